@@ -1,0 +1,37 @@
+"""What an operator can set on an engine when it is opened, each declared once.
+
+Flags, their help and their checks derive from the fields' metadata (`trtspec.cli.options`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from trtspec.errors import ConfigError
+from trtspec.speculative import SpeculativeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Run-time options of an engine; none of them changes what tokens it emits."""
+
+    max_batch_size: int = field(default=16, metadata={"help": "requests decoded together", "min": 1})
+    max_pass_tokens: int = field(
+        default=256, metadata={"help": "tokens one pass may process, prefill chunks and draft nodes included", "min": 1}
+    )
+    kv_cache_mib: int = field(
+        default=1024, metadata={"help": "memory for keys and values, in MiB; untouched blocks cost nothing", "min": 1}
+    )
+    kv_block_tokens: int = field(default=16, metadata={"help": "token positions in a block of the KV cache", "min": 1})
+    threads: int = field(default=0, metadata={"help": "CPU threads of the engine; 0 takes all cores", "min": 0})
+    verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
+    speculative: SpeculativeConfig | None = None
+    """Overrides what the engine was built with, within what it was built for."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            least = item.metadata.get("min")
+            value = getattr(self, item.name)
+            if least is not None and value < least:
+                flag = "--" + item.name.replace("_", "-")
+                raise ConfigError(f"{flag} is {value}; allowed is {least} or more")

@@ -1,0 +1,173 @@
+"""What a build wrote and a server reads: `manifest.json`, the last file of an engine folder.
+
+A folder without one is an unfinished build. The server reads nothing else to decide what it serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.speculative import SpeculativeConfig, from_dict
+
+FORMAT = 1
+NAME = "manifest.json"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file of an engine folder."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A finished build. Everything outside `build` and `versions` is part of `engine_id`."""
+
+    model: str
+    backend: str
+    architecture: str
+    dtype: str
+    quantization: str
+    max_context_tokens: int
+    vocabulary_size: int
+    """Ids below this are valid and are emitted; the embedding may be padded beyond."""
+    speculative: SpeculativeConfig
+    artifacts: Mapping[str, Artifact]
+    """By path relative to the folder."""
+    tokenizer_sha256: str
+    smoke: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    build: Mapping[str, Any] = field(default_factory=dict)
+    """argv, time, inputs: what is true of the run and not of the engine."""
+
+    @property
+    def facts(self) -> str:
+        """Canonical JSON of the build facts, without paths outside the folder, argv, time and versions."""
+        return canonical_json(
+            {
+                "format": FORMAT,
+                "backend": self.backend,
+                "architecture": self.architecture,
+                "dtype": self.dtype,
+                "quantization": self.quantization,
+                "max_context_tokens": self.max_context_tokens,
+                "vocabulary_size": self.vocabulary_size,
+                "speculative": self.speculative.facts(),
+                "artifacts": {name: item.sha256 for name, item in self.artifacts.items()},
+                "tokenizer_sha256": self.tokenizer_sha256,
+            }
+        )
+
+    @property
+    def engine_id(self) -> str:
+        return hashlib.sha256(self.facts.encode()).hexdigest()
+
+
+def canonical_json(value: object) -> str:
+    """The one spelling of a JSON value that is hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def hash_file(path: Path) -> Artifact:
+    """Size and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK):
+            digest.update(block)
+    return Artifact(path.stat().st_size, digest.hexdigest())
+
+
+def write(manifest: Manifest, directory: Path) -> None:
+    """Write `manifest.json` atomically: it appears whole or not at all."""
+    document = {
+        "format": FORMAT,
+        "engine_id": manifest.engine_id,
+        "model": manifest.model,
+        "backend": manifest.backend,
+        "architecture": manifest.architecture,
+        "dtype": manifest.dtype,
+        "quantization": manifest.quantization,
+        "max_context_tokens": manifest.max_context_tokens,
+        "vocabulary_size": manifest.vocabulary_size,
+        "speculative": manifest.speculative.facts(),
+        "artifacts": {
+            name: {"bytes": item.bytes, "sha256": item.sha256} for name, item in sorted(manifest.artifacts.items())
+        },
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "smoke": dict(manifest.smoke),
+        "versions": dict(manifest.versions),
+        "build": dict(manifest.build),
+    }
+    temporary = directory / (NAME + ".partial")
+    with temporary.open("w") as file:
+        json.dump(document, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / NAME)
+
+
+def read(directory: Path, *, verify: bool = False) -> Manifest:
+    """Read and check an engine folder: sizes always, every hash with `verify`."""
+    manifest = _parse(directory)
+    for name, expected in manifest.artifacts.items():
+        path = directory / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise EngineFolderError(f"{directory / NAME} names {name!r}, which lies outside the engine folder")
+        if not path.is_file():
+            raise EngineFolderError(f"{directory}: {name} is missing; build the engine again")
+        size = path.stat().st_size
+        if size != expected.bytes:
+            raise EngineFolderError(
+                f"{directory}: {name} has {size} bytes and the manifest says {expected.bytes}; build the engine again"
+            )
+        if verify and hash_file(path) != expected:
+            raise EngineFolderError(f"{directory}: the content of {name} differs from its hash; build the engine again")
+    return manifest
+
+
+def _parse(directory: Path) -> Manifest:
+    path = directory / NAME
+    if not directory.is_dir():
+        raise EngineFolderError(f"no such folder: {directory}")
+    if not path.is_file():
+        raise EngineFolderError(
+            f"{directory} has no {NAME}: it is not an engine, or its build did not finish; "
+            "make one with `python -m builders.build --method ngram`"
+        )
+    try:
+        document = json.loads(path.read_text())
+        if document["format"] != FORMAT:
+            raise EngineFolderError(
+                f"{path}: format {document['format']} is not {FORMAT}, which this version reads; build the engine again"
+            )
+        manifest = Manifest(
+            model=document["model"],
+            backend=document["backend"],
+            architecture=document["architecture"],
+            dtype=document["dtype"],
+            quantization=document["quantization"],
+            max_context_tokens=document["max_context_tokens"],
+            vocabulary_size=document["vocabulary_size"],
+            speculative=from_dict(document["speculative"]),
+            artifacts={name: Artifact(item["bytes"], item["sha256"]) for name, item in document["artifacts"].items()},
+            tokenizer_sha256=document["tokenizer_sha256"],
+            smoke=document["smoke"],
+            versions=document["versions"],
+            build=document["build"],
+        )
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        raise EngineFolderError(f"{path} is damaged ({error}); build the engine again") from error
+    if manifest.engine_id != document["engine_id"]:
+        raise EngineFolderError(f"{path} was changed by hand: its facts do not give its engine_id; build it again")
+    return manifest
