@@ -1,0 +1,77 @@
+"""An engine: scheduler, proposer and runner, turned by whoever owns the thread.
+
+It knows nothing of threads, processes or clocks beyond the time it is told.
+"""
+
+from __future__ import annotations
+
+from trtspec.decoding.kv_cache import KVCache
+from trtspec.decoding.plan import Runner
+from trtspec.decoding.proposer import Proposer
+from trtspec.decoding.scheduler import Scheduler
+from trtspec.decoding.step import run_pass
+from trtspec.errors import InvalidField, PromptTooLong
+from trtspec.types import EngineEvent, EngineStats, Limits, Request
+
+
+class Engine:
+    """In-flight batching over one model. Not thread safe: one thread submits, cancels and turns."""
+
+    def __init__(self, runner: Runner, proposer: Proposer, kv_cache: KVCache, limits: Limits) -> None:
+        self._runner = runner
+        self._proposer = proposer
+        self._limits = limits
+        self._scheduler = Scheduler(kv_cache, proposer.needs, limits.max_batch_size, limits.max_pass_tokens)
+
+    @property
+    def idle(self) -> bool:
+        """No request lives, so a turn would do nothing."""
+        return self._scheduler.idle
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises a `RequestError` for one that could never run."""
+        self._check(request)
+        self._scheduler.add(request)
+
+    def cancel(self, request_id: str) -> tuple[EngineEvent, ...]:
+        """End a request between passes; its blocks are free at once."""
+        return self._scheduler.cancel(request_id)
+
+    def turn(self, now: float) -> tuple[EngineEvent, ...]:
+        """Run one pass, if there is anything to run, and return all that became known."""
+        expired = self._scheduler.expire(now)
+        plan, started = self._scheduler.plan()
+        if plan is None:
+            return expired + started
+        draft, outcome = run_pass(plan, self._proposer, self._runner)
+        return expired + started + self._scheduler.commit(plan, draft, outcome)
+
+    def stats(self) -> EngineStats:
+        kv_cache = self._scheduler.kv_cache
+        return EngineStats(
+            passes=self._scheduler.passes,
+            running=self._scheduler.running,
+            waiting=self._scheduler.waiting,
+            free_blocks=kv_cache.free_blocks,
+            total_blocks=kv_cache.total_blocks,
+            preemptions=self._scheduler.preemptions,
+        )
+
+    def check(self) -> None:
+        """Assert the integrity of the KV bookkeeping."""
+        self._scheduler.kv_cache.check()
+
+    def _check(self, request: Request) -> None:
+        limits = self._limits
+        size, room = len(request.prompt) + request.max_tokens, min(limits.max_context_tokens, limits.kv_cache_tokens)
+        if size > room:
+            raise PromptTooLong(
+                f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} exceed {room} positions"
+            )
+        if not request.prompt or request.max_tokens < 1:
+            raise InvalidField("prompt", f"{len(request.prompt)} tokens", "at least 1 token, and max_tokens at least 1")
+        low, high = min(request.prompt), max(request.prompt)
+        if not 0 <= low <= high < limits.vocabulary_size:
+            raise InvalidField("token_ids", f"{low}..{high}", f"0..{limits.vocabulary_size - 1}")
+        if not 0 <= request.max_draft_tokens <= limits.max_draft_tokens:
+            raise InvalidField("max_draft_tokens", request.max_draft_tokens, f"0..{limits.max_draft_tokens}")

@@ -1,0 +1,85 @@
+"""The values of one pass: what is fed, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from trtspec.decoding.draft import Draft
+from trtspec.decoding.kv_cache import SlotCopy
+from trtspec.decoding.proposer import BatchView, SequenceView
+from trtspec.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One sequence's part of a pass: known tokens that are not cached yet, then its draft."""
+
+    sequence_id: int
+    history: Sequence[int]
+    """Prompt and output so far. Belongs to the scheduler: read only, and only during the pass."""
+    start: int
+    """Positions already in the cache; the first fed token has this position."""
+    fed: int
+    """Known tokens fed, at least 1."""
+    samples: bool
+    """A token is chosen after the last fed one; false for a prefill chunk that is not the last."""
+    prefill: bool
+    """The token chosen here is the first of its output."""
+    max_depth: int
+    max_nodes: int
+    blocks: tuple[int, ...]
+    """Block table over cached, fed and draft positions."""
+    sampling: SamplingParams
+    seed: int
+    choice: int
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The fed tokens."""
+        return self.history[self.start : self.start + self.fed]
+
+    @property
+    def next_position(self) -> int:
+        """Position of the token that is chosen after the last fed one."""
+        return self.start + self.fed
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One pass over all sequences that take part in it."""
+
+    pass_index: int
+    rows: tuple[PlanRow, ...]
+    copies: tuple[SlotCopy, ...] = ()
+    """Moves left by the last pass; they come before everything else."""
+    released: tuple[int, ...] = ()
+
+    def view(self) -> BatchView:
+        """What the proposer sees."""
+        return BatchView(
+            tuple(SequenceView(row.sequence_id, row.history, row.max_depth, row.max_nodes) for row in self.rows),
+            self.released,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """What the target says after the sampled places of a pass.
+
+    Rows of `logits` go by plan row, for those that sample: first the last fed token, then the draft's nodes.
+    """
+
+    logits: Tensor  # [S, V], V cut to the ids that may be emitted
+    hidden: Tensor | None = None  # [S, H], where a proposer asked for it
+
+
+class Runner(Protocol):
+    """The only seam that touches weights."""
+
+    def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
+        """Apply the plan's copies, then run all fed tokens and draft nodes of all rows in one pass."""
+        ...

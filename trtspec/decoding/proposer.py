@@ -1,0 +1,75 @@
+"""What a proposer is, and where each method's lives.
+
+A proposer has one verb. What happened in the last pass arrives in the view; nothing is called back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trtspec.decoding.draft import Draft
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a proposer asks of the engine; data, so that nobody has to ask which method it is."""
+
+    max_nodes: int = 0
+    """Most nodes of a row's draft."""
+    tree: bool = False
+    """Drafts may branch, so that a depth d may take more than d nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceView:
+    """One row of the coming pass."""
+
+    sequence_id: int
+    tokens: Sequence[int]
+    """Prompt and output so far, the root last. Belongs to the scheduler: read only, and only during the call."""
+    max_depth: int
+    """Deepest useful draft; 0 where this row must not draft."""
+    max_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """All rows of the coming pass, in order."""
+
+    rows: tuple[SequenceView, ...]
+    released: tuple[int, ...] = ()
+    """Sequences that ended since the last view; their ids never come back."""
+
+
+class Proposer(Protocol):
+    """Drafts tokens for the rows of a pass. It touches only what it owns."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def propose(self, view: BatchView) -> Draft:
+        """One draft row for each view row, within its limits."""
+        ...
+
+
+def _none(config: SpeculativeConfig) -> Proposer:
+    from trtspec.decoding.proposers.none import NoProposer
+
+    return NoProposer()
+
+
+def _ngram(config: SpeculativeConfig) -> Proposer:
+    from trtspec.decoding.proposers.ngram import NgramProposer
+
+    return NgramProposer(config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max)
+
+
+PROPOSERS: Mapping[Method, Callable[[SpeculativeConfig], Proposer]] = {
+    Method.NONE: _none,
+    Method.NGRAM: _ngram,
+}
+"""The factory of each method; a factory imports what its method needs."""

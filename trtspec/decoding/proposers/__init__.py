@@ -1,0 +1,1 @@
+"""One file a method; `trtspec.decoding.proposer.PROPOSERS` names them."""

@@ -1,0 +1,90 @@
+"""Verification: which drafted tokens stay. Pure functions, randomness an argument; the oracle of every kernel.
+
+Two rules, both exact. `walk_tree` accepts a node iff it equals the token that the target chose at its parent; the
+randomness is in that choice (`sampling.choose`). `chain_rejection` is the papers' rule for sampled chains: accept
+with probability min(1, p/q), else draw from the residual (Leviathan et al. 2023; Chen et al. 2023, Theorem 1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trtspec.decoding.draft import Draft
+
+NO_NODE = -1
+
+
+class Outcome(NamedTuple):
+    """What verification decided for each of B rows; padding is -1."""
+
+    path: Tensor  # [B, N] int64: the accepted nodes, root side first
+    accepted: Tensor  # [B] int64: length of the path
+    emitted: Tensor  # [B, N + 1] int64: the path's tokens, then the bonus
+    bonus: Tensor  # [B] int64: the target's own token after the path
+
+
+def walk_tree(draft: Draft, ids: Tensor) -> Outcome:
+    """Follow the target's choices down the tree.
+
+    `ids` is [B, N + 1]: column 0 is the token the target chose after the root, column i + 1 after node i. Of two
+    siblings with the same token the first counts.
+    """
+    rows, width = draft.tokens.shape
+    real = torch.arange(width) < draft.counts.unsqueeze(1)
+    here = torch.full((rows,), NO_NODE)
+    walking = torch.ones(rows, dtype=torch.bool)
+    path = torch.full((rows, width), NO_NODE)
+    for depth in range(width):
+        wanted = ids.gather(1, (here + 1).unsqueeze(1))
+        matches = real & (draft.parents == here.unsqueeze(1)) & (draft.tokens == wanted)
+        walking = walking & matches.any(dim=1)
+        if not walking.any():
+            break
+        here = torch.where(walking, matches.int().argmax(dim=1), here)
+        path[:, depth] = torch.where(walking, here, NO_NODE)
+    return _outcome(draft, path, ids.gather(1, (here + 1).unsqueeze(1)).squeeze(1))
+
+
+def chain_rejection(draft: Draft, target: Tensor, uniforms: Tensor, noise: Tensor) -> Outcome:
+    """Rejection sampling along chains.
+
+    `target` is p, [B, N + 1, V], row i + 1 after node i; `uniforms` is [B, N], one accept draw a node; `noise` is
+    Gumbel noise for the final draw, [B, N + 1, V]. Rows in `draft.certain` were proposed with probability 1.
+    Probabilities are those after all processors, on both sides.
+    """
+    rows, width = draft.tokens.shape
+    q = _draft_law(draft, target.shape[2])
+    p_token = target[:, :width].gather(2, draft.tokens.unsqueeze(2)).squeeze(2)
+    q_token = q[:, :width].gather(2, draft.tokens.unsqueeze(2)).squeeze(2)
+    real = torch.arange(width) < draft.counts.unsqueeze(1)
+    accepted = (real & (uniforms * q_token < p_token)).long().cumprod(dim=1).sum(dim=1)
+    every = torch.arange(rows)
+    p_here, q_here = target[every, accepted], q[every, accepted]
+    q_here = q_here * (accepted < draft.counts).unsqueeze(1)  # after the last node nothing was rejected
+    residual = (p_here - q_here).clamp(min=0)
+    law = torch.where(residual.sum(dim=1, keepdim=True) > 0, residual, p_here)  # empty only by rounding, where p = q
+    bonus = (law.log() + noise[every, accepted]).argmax(dim=1)
+    steps = torch.arange(width).expand(rows, width)
+    return _outcome(draft, torch.where(steps < accepted.unsqueeze(1), steps, NO_NODE), bonus)
+
+
+def _draft_law(draft: Draft, vocabulary: int) -> Tensor:
+    """q of each node and a row of zeros after the last, [B, N + 1, V]."""
+    rows, width = draft.tokens.shape
+    one_hot = torch.nn.functional.one_hot(draft.tokens, vocabulary).double()
+    if draft.probs is not None:
+        certain = torch.zeros(rows, dtype=torch.bool) if draft.certain is None else draft.certain
+        one_hot = torch.where(certain.view(rows, 1, 1), one_hot, draft.probs.double())
+    return torch.cat([one_hot, one_hot.new_zeros(rows, 1, vocabulary)], dim=1)
+
+
+def _outcome(draft: Draft, path: Tensor, bonus: Tensor) -> Outcome:
+    accepted = (path != NO_NODE).sum(dim=1)
+    drafted = draft.tokens.gather(1, path.clamp(min=0))
+    emitted = torch.full((draft.rows, draft.width + 1), NO_NODE)
+    emitted[:, : draft.width] = torch.where(path == NO_NODE, NO_NODE, drafted)
+    emitted.scatter_(1, accepted.unsqueeze(1), bonus.unsqueeze(1))
+    return Outcome(path, accepted, emitted, bonus)
