@@ -1,0 +1,112 @@
+"""What every executor keeps to: the same suite over the thread and over the worker process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from tests.engines import collect, one_by_one, staggered
+from trtspec.config import EngineOptions
+from trtspec.errors import DuplicateRequest, InvalidField, PromptTooLong
+from trtspec.executors import open_executor
+from trtspec.executors.base import Executor
+from trtspec.types import EngineStats, Finish, FinishReason, Health, Method, Request, Started, StepOutput
+
+OPTIONS = EngineOptions(kv_cache_mib=8, max_batch_size=4, threads=1)
+
+
+@pytest.fixture(params=["thread", "process"])
+async def executor(request: pytest.FixtureRequest, engine_folder: Path) -> AsyncIterator[Executor]:
+    executor = await open_executor(engine_folder, OPTIONS, in_process=request.param == "thread")
+    yield executor
+    await executor.aclose()
+    await executor.aclose()
+
+
+def ask(name: str = "a", max_tokens: int = 12, **changes: object) -> Request:
+    return Request(name, (40, 50, 60, 40, 50, 60, 40), max_tokens, max_draft_tokens=8, **changes)
+
+
+async def settled(executor: Executor) -> EngineStats:
+    """The stats once no request lives; every report of the engine is a chance."""
+    while (stats := await executor.stats()).running or stats.waiting:
+        await asyncio.sleep(0.01)
+    return stats
+
+
+async def test_a_request_starts_once_and_finishes_once(executor: Executor) -> None:
+    events = [event async for event in executor.generate(ask())]
+    assert events[0] == Started("a")
+    outputs = events[1:]
+    assert all(isinstance(event, StepOutput) and event.request_id == "a" for event in outputs)
+    assert [event.finish is not None for event in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert outputs[-1].finish == Finish(FinishReason.LENGTH)
+    assert sum(len(event.token_ids) for event in outputs) == 12
+
+
+async def test_it_says_what_it_serves(executor: Executor) -> None:
+    info = executor.info()
+    assert (info.backend, info.method, info.dtype) == ("embedded", Method.NGRAM, "float32")
+    assert (info.limits.max_batch_size, info.limits.max_draft_tokens) == (4, 8)
+    assert info.limits.max_context_tokens <= info.limits.kv_cache_tokens
+    assert executor.health() is Health.SERVING
+
+
+async def test_text_does_not_depend_on_company(executor: Executor) -> None:
+    requests = [ask(str(i), 10 + i, seed=i) for i in range(8)]
+    alone = await one_by_one(executor, requests)
+    together = await staggered(executor, requests, every=2)
+    assert [result.ids for result in alone] == [result.ids for result in together]
+    assert await settled(executor) and (await executor.stats()).free_blocks == (await executor.stats()).total_blocks
+
+
+async def test_closing_the_iterator_frees_the_blocks_while_others_go_on(executor: Executor) -> None:
+    other = asyncio.create_task(collect(executor, ask("other", 200)))
+    async with aclosing(executor.generate(ask("closed", 1500))) as events:
+        async for event in events:
+            if isinstance(event, StepOutput):
+                break
+    assert len((await other).ids) == 200
+    stats = await settled(executor)
+    assert stats.free_blocks == stats.total_blocks
+
+
+async def test_a_reader_that_falls_behind_gets_merged_outputs(executor: Executor) -> None:
+    fast = await collect(executor, ask())
+    async with aclosing(executor.generate(ask())) as events:
+        assert await anext(events) == Started("a")
+        await settled(executor)
+        rest = [event async for event in events]
+    assert len(rest) == 1
+    assert list(rest[0].token_ids) == fast.ids
+    assert len(rest[0].passes) == len(fast.passes)
+
+
+async def test_a_live_id_is_refused_and_free_again_after_its_end(executor: Executor) -> None:
+    async with aclosing(executor.generate(ask("same", 1500))) as events:
+        await anext(events)
+        with pytest.raises(DuplicateRequest, match="'same'"):
+            await collect(executor, ask("same"))
+    assert len((await collect(executor, ask("same"))).ids) == 12
+
+
+async def test_late_events_of_a_cancelled_request_never_reach_the_next_one_with_its_id(executor: Executor) -> None:
+    expected = (await collect(executor, ask("same"))).ids
+    for _ in range(5):
+        async with aclosing(executor.generate(ask("same", 1500))) as events:
+            await anext(events)
+        again = await collect(executor, ask("same"))
+        assert again.ids == expected
+        assert again.stats.completion_tokens == 12
+
+
+async def test_what_cannot_run_raises_and_the_engine_lives(executor: Executor) -> None:
+    with pytest.raises(PromptTooLong):
+        await collect(executor, Request("long", (5,) * 5000, 1))
+    with pytest.raises(InvalidField):
+        await collect(executor, Request("outside", (100_000,), 1))
+    assert len((await collect(executor, ask())).ids) == 12

@@ -1,0 +1,123 @@
+"""The engine's own process: crashes, restarts, and what happens to the requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from tests.engines import collect
+from tests.executors.conftest import children
+from trtspec.config import EngineOptions
+from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost
+from trtspec.executors import open_executor
+from trtspec.executors.base import Executor
+from trtspec.manifest import NAME as MANIFEST
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import Health, Method, Request, StepOutput
+
+OPTIONS = EngineOptions(kv_cache_mib=8, threads=1)
+
+
+def ask(name: str = "a", max_tokens: int = 1500) -> Request:
+    return Request(name, (40, 50, 60), max_tokens)
+
+
+async def crash_in_mid_stream(executor: Executor, request: Request) -> int:
+    """Kill the worker once the request streams; returns how many tokens had come."""
+    tokens = 0
+    with pytest.raises(EngineLost, match="died"):
+        async with aclosing(executor.generate(request)) as events:
+            async for event in events:
+                if isinstance(event, StepOutput):
+                    tokens += len(event.token_ids)
+                    for child in children():
+                        os.kill(child, signal.SIGKILL)
+    return tokens
+
+
+async def test_a_killed_worker_ends_its_requests_and_is_started_again(engine_folder: Path) -> None:
+    executor = await open_executor(engine_folder, OPTIONS)
+    try:
+        expected = (await collect(executor, ask(max_tokens=10))).ids
+        assert await crash_in_mid_stream(executor, ask()) > 0
+        assert executor.health() is Health.RESTARTING
+        with pytest.raises(EngineLost, match="restarting; try again"):
+            await collect(executor, ask())
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert (await collect(executor, ask(max_tokens=10))).ids == expected
+    finally:
+        await executor.aclose()
+
+
+async def test_three_crashes_end_it_and_a_request_in_two_of_them_is_refused(engine_folder: Path) -> None:
+    executor = await open_executor(engine_folder, OPTIONS)
+    try:
+        for name in ("first", "second"):
+            await crash_in_mid_stream(executor, ask(name))
+            assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        with pytest.raises(EngineFault, match="more than once"):
+            await collect(executor, ask("third"))
+        assert len((await collect(executor, ask("harmless", 5))).ids) == 5
+        await crash_in_mid_stream(executor, Request("other", (9, 8), 1500))
+        assert executor.health() is Health.FAILED
+    finally:
+        await executor.aclose()
+
+
+async def test_a_folder_that_cannot_be_opened_says_why(engine_folder: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(engine_folder, tmp_path / "broken")
+    weights = broken / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(EngineFolderError, match=r"weights.safetensors has \d+ bytes and the manifest says \d+"):
+        await open_executor(broken, OPTIONS)
+    (broken / MANIFEST).unlink()
+    with pytest.raises(EngineFolderError, match="did not finish"):
+        await open_executor(broken, OPTIONS)
+    with pytest.raises(EngineFolderError, match="no such folder"):
+        await open_executor(tmp_path / "nowhere", OPTIONS)
+
+
+async def test_what_only_the_worker_can_see_is_raised_in_the_parent(engine_folder: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(engine_folder, tmp_path / "damaged")
+    weights = damaged / "weights.safetensors"
+    weights.write_bytes(b"\xff" * weights.stat().st_size)
+    with pytest.raises(EngineFolderError, match="cannot be read"):
+        await open_executor(damaged, OPTIONS)
+    with pytest.raises(EngineFolderError, match="content of weights.safetensors differs"):
+        await open_executor(damaged, EngineOptions(kv_cache_mib=8, verify=True))
+    deeper = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=9)
+    with pytest.raises(ConfigError, match="num_speculative_tokens is 9 .* at most 8"):
+        await open_executor(engine_folder, EngineOptions(kv_cache_mib=8, speculative=deeper))
+
+
+async def test_speculation_can_be_narrowed_or_switched_off_at_start(engine_folder: Path) -> None:
+    narrow, off = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=2), SpeculativeConfig(Method.NONE)
+    for config, depth in ((narrow, 2), (off, 0)):
+        options = EngineOptions(kv_cache_mib=8, threads=1, speculative=config)
+        executor = await open_executor(engine_folder, options, in_process=True)
+        try:
+            assert (executor.info().method, executor.info().limits.max_draft_tokens) == (config.method, depth)
+        finally:
+            await executor.aclose()
+
+
+async def test_a_method_that_was_not_built_is_refused(plain_folder: Path) -> None:
+    options = EngineOptions(kv_cache_mib=8, speculative=SpeculativeConfig(Method.NGRAM))
+    with pytest.raises(ConfigError, match="asks for ngram and the engine was built for none"):
+        await open_executor(plain_folder, options)
+
+
+async def test_the_worker_follows_its_parent(engine_folder: Path) -> None:
+    """Closing the channel, as the parent's death does, ends the worker without anybody's kill."""
+    executor = await open_executor(engine_folder, OPTIONS)
+    process = executor._process
+    executor._care.cancel()
+    executor._channel.close()
+    assert await asyncio.wait_for(process.wait(), 20) == 0
+    await executor.aclose()

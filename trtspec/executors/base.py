@@ -1,0 +1,43 @@
+"""What every backend offers: requests in, events out.
+
+The cut is at the request and not at the pass, because TensorRT-LLM batches, drafts and verifies inside itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
+
+
+class Executor(Protocol):
+    """An engine that is open, or being reopened after a crash."""
+
+    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+        """Run a request: first `Started`, then `StepOutput`s, the last one with `finish`.
+
+        Closing the iterator cancels the request. A reader that falls behind gets merged outputs.
+        Raises a `RequestError`, such as `DuplicateRequest`, `EngineLost` or `EngineFault`.
+        """
+        ...
+
+    def info(self) -> EngineInfo:
+        """What is served; known once the executor is open."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """A reading of the engine between two passes."""
+        ...
+
+    def health(self) -> Health:
+        """Whether requests are answered at this moment."""
+        ...
+
+    async def wait_for_change(self, health: Health) -> Health:
+        """Return the new health as soon as it differs from `health`."""
+        ...
+
+    async def aclose(self) -> None:
+        """End every live request with `EngineLost` and free the engine; safe to call twice."""
+        ...

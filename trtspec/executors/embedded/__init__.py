@@ -1,0 +1,1 @@
+"""The embedded backend: a compact decoder in PyTorch with real in-flight batching and real speculation."""

@@ -1,0 +1,69 @@
+"""Keys and values of all sequences, and the attention that reads them. Which slot is whose is `KVCache`'s matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from trtspec.decoding.kv_cache import SlotCopy
+from trtspec.executors.embedded.layout import AttentionGroup, PassLayout
+from trtspec.executors.embedded.llama_config import LlamaConfig
+
+
+def slot_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
+    """Memory of one position: key and value of every layer."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+class CachePool:
+    """The tensors behind the block tables, one pair a layer."""
+
+    def __init__(self, config: LlamaConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (config.num_layers, slots, config.num_kv_heads, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)  # zeros, not empty: a masked NaN would still spread
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    def move(self, copies: Sequence[SlotCopy]) -> None:
+        """Apply copies as if at once: all sources are read before any destination is written."""
+        if copies:
+            sources = torch.tensor([copy.source for copy in copies], device=self.keys.device)
+            destinations = torch.tensor([copy.destination for copy in copies], device=self.keys.device)
+            self.keys[:, destinations] = self.keys[:, sources]
+            self.values[:, destinations] = self.values[:, sources]
+
+
+class PagedAttention:
+    """The attention of one pass over a pool."""
+
+    def __init__(self, pool: CachePool, layout: PassLayout) -> None:
+        self._pool = pool
+        self._layout = layout
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Store the new keys and values, then attend group by group; [T, heads, D] in and out."""
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys[self._layout.slots] = key
+        values[self._layout.slots] = value
+        mixed = torch.empty_like(query)
+        for group in self._layout.groups:
+            mixed[group.queries] = _attend(query[group.queries], keys[group.context], values[group.context], group)
+        return mixed
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, group: AttentionGroup) -> Tensor:
+    """[B, Q, heads, D] over [B, C, kv_heads, D]. Heads that share keys become further queries: nothing is repeated."""
+    rows, queries, heads, width = query.shape
+    kv_heads = key.shape[2]
+    shared = heads // kv_heads
+    stacked = query.view(rows, queries, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
+    mixed = scaled_dot_product_attention(
+        stacked.reshape(rows, kv_heads, shared * queries, width),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=group.visible.repeat(1, 1, shared, 1),
+    )
+    mixed = mixed.view(rows, kv_heads, shared, queries, width).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(rows, queries, heads, width)

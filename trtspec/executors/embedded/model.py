@@ -1,0 +1,57 @@
+"""A Llama-family decoder over the flat tokens of a whole batch. Attention is an argument: it owns the cache."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from trtspec.executors.embedded.llama_config import LlamaConfig
+from trtspec.executors.embedded.rope import RotaryTable, Rotation, rotate
+from trtspec.executors.embedded.weights import LayerWeights, LlamaWeights
+
+
+class Attention(Protocol):
+    """Stores the keys and values of T new tokens and lets their queries see what they may."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[T, heads, D], [T, kv_heads, D], [T, kv_heads, D] -> [T, heads, D]."""
+        ...
+
+
+class Llama:
+    """Pre-norm decoder: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023)."""
+
+    def __init__(self, config: LlamaConfig, weights: LlamaWeights, positions: int) -> None:
+        self.config = config
+        self.weights = weights
+        self._rotary = RotaryTable(config, positions, weights.norm.dtype, weights.norm.device)
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """Normalised last hidden states, [T, H], of T tokens at the given positions."""
+        rotation = self._rotary.at(positions)
+        x = embedding(token_ids, self.weights.embedding)
+        for index, layer in enumerate(self.weights.layers):
+            x = x + self._attend(index, layer, self._norm(x, layer.input_norm), rotation, attention)
+            x = x + _feed_forward(layer, self._norm(x, layer.post_norm))
+        return self._norm(x, self.weights.norm)
+
+    def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
+        """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
+        return linear(hidden, self.weights.head[:vocabulary_size])
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+
+    def _attend(self, index: int, layer: LayerWeights, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+        config = self.config
+        heads = linear(x, layer.qkv).view(x.shape[0], -1, config.head_dim)
+        query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        mixed = attention(index, rotate(query, rotation), rotate(key, rotation), value)
+        return linear(mixed.flatten(1), layer.output)
+
+
+def _feed_forward(layer: LayerWeights, x: Tensor) -> Tensor:
+    gate, up = linear(x, layer.gate_up).chunk(2, dim=-1)
+    return linear(silu(gate) * up, layer.down)

@@ -1,0 +1,112 @@
+"""From an engine folder to a warm engine."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from trtspec.config import EngineOptions
+from trtspec.decoding.engine import Engine
+from trtspec.decoding.kv_cache import KVCache
+from trtspec.decoding.proposer import PROPOSERS, Needs
+from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.executors.embedded.cache import CachePool, slot_bytes
+from trtspec.executors.embedded.llama_config import NAME as CONFIG_NAME
+from trtspec.executors.embedded.llama_config import LlamaConfig
+from trtspec.executors.embedded.model import Llama
+from trtspec.executors.embedded.runner import EagerRunner
+from trtspec.executors.embedded.weights import load_weights
+from trtspec.executors.opened import OpenedEngine
+from trtspec.manifest import Manifest
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import EngineInfo, Limits, Method, OutputLaw, Request
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=3)
+
+
+def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
+    """Load weights, reserve the cache, run a request to warm up."""
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    if manifest.dtype not in _DTYPES:
+        raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(_DTYPES)}")
+    dtype = _DTYPES[manifest.dtype]
+    device = torch.device("cpu")
+    config = LlamaConfig.from_json(directory / CONFIG_NAME)
+    speculative = effective(manifest.speculative, options.speculative)
+    proposer = PROPOSERS[speculative.method](speculative)
+    limits = _limits(manifest, options, speculative, proposer.needs, slot_bytes(config, dtype))
+    model = Llama(config, load_weights(directory, config, device), limits.max_context_tokens)
+    pool = CachePool(config, limits.kv_cache_tokens, dtype, device)
+    runner = EagerRunner(model, pool, options.kv_block_tokens, limits.vocabulary_size)
+    kv_cache = KVCache(limits.kv_cache_tokens // options.kv_block_tokens, options.kv_block_tokens)
+    engine = Engine(runner, proposer, kv_cache, limits)
+    _warm_up(engine, limits)
+    return OpenedEngine(engine, _info(manifest, speculative, limits))
+
+
+def effective(built: SpeculativeConfig, asked: SpeculativeConfig | None) -> SpeculativeConfig:
+    """What runs: the built configuration, or a narrower one that was asked for."""
+    if asked is None or asked.method is Method.NONE:
+        return asked or built
+    if asked.method is not built.method:
+        raise ConfigError(
+            f"--speculative-config asks for {asked.method.value} and the engine was built for {built.method.value}; "
+            f"build it with --method {asked.method.value}, or ask for none"
+        )
+    if asked.num_speculative_tokens > built.num_speculative_tokens:
+        raise ConfigError(
+            f"--speculative-config: num_speculative_tokens is {asked.num_speculative_tokens} and the engine was built "
+            f"for at most {built.num_speculative_tokens}; build it for more, or ask for less"
+        )
+    return asked
+
+
+def _limits(
+    manifest: Manifest, options: EngineOptions, speculative: SpeculativeConfig, needs: Needs, position_bytes: int
+) -> Limits:
+    """A pool no larger than all sequences at full length can use, in whole blocks."""
+    block = options.kv_block_tokens
+    useful = options.max_batch_size * (manifest.max_context_tokens + needs.max_nodes)
+    blocks = min(options.kv_cache_mib * 2**20 // position_bytes, useful + block - 1) // block
+    if blocks < 1:
+        raise ConfigError(
+            f"--kv-cache-mib {options.kv_cache_mib} holds no block of {block} positions, "
+            f"which takes {position_bytes * block} bytes; raise it"
+        )
+    return Limits(
+        max_context_tokens=min(manifest.max_context_tokens, blocks * block),
+        max_batch_size=options.max_batch_size,
+        max_draft_tokens=speculative.draft_tokens,
+        max_tree_nodes=needs.max_nodes,
+        max_pass_tokens=max(options.max_pass_tokens, options.max_batch_size),
+        kv_cache_tokens=blocks * block,
+        vocabulary_size=manifest.vocabulary_size,
+    )
+
+
+def _warm_up(engine: Engine, limits: Limits) -> None:
+    """Touch the code paths of prefill and decoding, so that the first request does not pay for it."""
+    if limits.max_context_tokens >= len(_WARM_UP.prompt) + _WARM_UP.max_tokens:
+        engine.submit(_WARM_UP)
+        while not engine.idle:
+            engine.turn(time.monotonic())
+
+
+def _info(manifest: Manifest, speculative: SpeculativeConfig, limits: Limits) -> EngineInfo:
+    return EngineInfo(
+        model=manifest.model,
+        engine_id=manifest.engine_id,
+        engine_facts=manifest.facts,
+        backend=manifest.backend,
+        method=speculative.method,
+        architecture=manifest.architecture,
+        dtype=manifest.dtype,
+        quantization=manifest.quantization,
+        limits=limits,
+        output_law=OutputLaw.EXACT,
+        default_draft_tokens=speculative.draft_tokens,
+    )

@@ -1,0 +1,75 @@
+"""An executor whose engine runs in a thread of this process: for tests and for smoke generation by builders."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from queue import SimpleQueue
+
+from trtspec.errors import EngineLost
+from trtspec.executors.loop import EngineLoop
+from trtspec.executors.messages import Close, Command, Report
+from trtspec.executors.opened import OpenedEngine
+from trtspec.executors.streams import RequestStreams
+from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
+
+
+class InProcessExecutor:
+    """Implements `Executor`. Must be made on the event loop that uses it."""
+
+    def __init__(self, opened: OpenedEngine) -> None:
+        self._opened = opened
+        self._stats = opened.engine.stats()
+        self._streams = RequestStreams()
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._health = Health.SERVING
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="trtspec-engine", daemon=True)
+        self._thread.start()
+
+    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+        if self._health is not Health.SERVING:
+            raise EngineLost("the engine is not running")
+        return self._streams.run(request, self._inbox.put)
+
+    def info(self) -> EngineInfo:
+        return self._opened.info
+
+    async def stats(self) -> EngineStats:
+        return self._stats
+
+    def health(self) -> Health:
+        return self._health
+
+    async def wait_for_change(self, health: Health) -> Health:
+        if self._health is health:
+            await self._ended.wait()
+        return self._health
+
+    async def aclose(self) -> None:
+        self._inbox.put(Close())
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        """The engine's thread. A bug in the engine ends the requests, as a crashed worker would."""
+        error: BaseException | None = None
+        try:
+            EngineLoop(self._opened.engine, self._inbox, self._publish).run()
+        except Exception as fault:  # whatever it is, requests must not wait for ever
+            error = fault
+        self._loop.call_soon_threadsafe(self._end, error)
+
+    def _publish(self, report: Report) -> None:
+        self._loop.call_soon_threadsafe(self._receive, report)
+
+    def _receive(self, report: Report) -> None:
+        self._stats = report.stats
+        self._streams.deliver(report.events)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._health = Health.FAILED
+        self._ended.set()
+        reason = f"the engine failed: {error!r}" if error else "the engine was closed"
+        self._streams.fail_all(EngineLost(reason))

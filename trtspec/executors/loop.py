@@ -1,0 +1,56 @@
+"""Turns an engine: takes commands between passes, publishes what each pass made known. Owns no thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from trtspec.decoding.engine import Engine
+from trtspec.errors import RequestError
+from trtspec.executors.messages import Cancel, Close, Command, Report, Submit
+from trtspec.types import EngineEvent, Failed
+
+
+class EngineLoop:
+    """One engine, one inbox, one thread: whoever calls `run`."""
+
+    def __init__(self, engine: Engine, inbox: SimpleQueue[Command], publish: Callable[[Report], None]) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._publish = publish
+        self._closing = False
+
+    def run(self) -> None:
+        """Turn until `Close`. Sleeps while no request lives."""
+        while not self._closing:
+            events = self._obey()
+            if not self._closing and not self._engine.idle:
+                events += self._engine.turn(time.monotonic())
+            if events:
+                self._publish(Report(events, self._engine.stats()))
+
+    def _obey(self) -> tuple[EngineEvent, ...]:
+        """Carry out all commands that are there; wait for one where there is nothing else to do."""
+        events: tuple[EngineEvent, ...] = ()
+        wait = self._engine.idle
+        while not self._closing:
+            try:
+                events += self._carry_out(self._inbox.get(block=wait))
+            except Empty:
+                break
+            wait = False
+        return events
+
+    def _carry_out(self, command: Command) -> tuple[EngineEvent, ...]:
+        match command:
+            case Submit(request):
+                try:
+                    self._engine.submit(request)
+                except RequestError as error:
+                    return (Failed(request.request_id, error),)
+            case Cancel(request_id):
+                return self._engine.cancel(request_id)
+            case Close():
+                self._closing = True
+        return ()

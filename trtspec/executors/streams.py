@@ -1,0 +1,90 @@
+"""The parent's side of live requests: a mailbox each, where outputs that nobody has read yet are merged.
+
+A mailbox so holds at most one output and never more than a request's tokens, however slow its reader is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import replace
+
+from trtspec.errors import DuplicateRequest, RequestError
+from trtspec.executors.messages import Cancel, Command, Submit
+from trtspec.types import EngineEvent, Failed, Request, RequestEvent, StepOutput
+
+
+class Mailbox:
+    """Unread events of one request, in order."""
+
+    def __init__(self) -> None:
+        self._events: deque[EngineEvent] = deque()
+        self._arrived = asyncio.Event()
+        self.ended = False
+        """The engine is done with the request, so it needs no cancel."""
+
+    def put(self, event: EngineEvent) -> None:
+        self.ended = isinstance(event, Failed) or (isinstance(event, StepOutput) and event.finish is not None)
+        last = self._events[-1] if self._events else None
+        if isinstance(last, StepOutput) and isinstance(event, StepOutput) and last.output_index == event.output_index:
+            self._events[-1] = last.merge(event)
+        else:
+            self._events.append(event)
+        self._arrived.set()
+
+    async def get(self) -> RequestEvent:
+        """The next event; raises the error that ended the request."""
+        while not self._events:
+            self._arrived.clear()
+            await self._arrived.wait()
+        event = self._events.popleft()
+        if isinstance(event, Failed):
+            raise event.error
+        return event
+
+
+class RequestStreams:
+    """All live requests of an executor.
+
+    The engine knows a request under a key of its own, so that late events of a cancelled request never reach a new
+    one that reuses its id.
+    """
+
+    def __init__(self) -> None:
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._live_ids: set[str] = set()
+        self._serial = itertools.count()
+
+    async def run(self, request: Request, send: Callable[[Command], None]) -> AsyncGenerator[RequestEvent, None]:
+        """Submit a request and yield its events; leaving early cancels it."""
+        if request.request_id in self._live_ids:
+            raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
+        key = f"{request.request_id}#{next(self._serial)}"
+        mailbox = self._mailboxes[key] = Mailbox()
+        self._live_ids.add(request.request_id)
+        try:
+            send(Submit(replace(request, request_id=key)))
+            finished = False
+            while not finished:
+                event = await mailbox.get()
+                finished = isinstance(event, StepOutput) and event.finish is not None
+                yield replace(event, request_id=request.request_id)
+        finally:
+            del self._mailboxes[key]
+            self._live_ids.discard(request.request_id)
+            if not mailbox.ended:
+                send(Cancel(key))
+
+    def deliver(self, events: Iterable[EngineEvent]) -> None:
+        """Put events in their mailboxes; those of cancelled requests have none any more."""
+        for event in events:
+            if mailbox := self._mailboxes.get(event.request_id):
+                mailbox.put(event)
+
+    def fail_all(self, error: RequestError) -> None:
+        """End every live request."""
+        for key, mailbox in self._mailboxes.items():
+            if not mailbox.ended:
+                mailbox.put(Failed(key, error))

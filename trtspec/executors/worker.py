@@ -1,0 +1,53 @@
+"""The child process of an engine: `python -m trtspec.executors.worker FD`, where FD is its end of a socket pair.
+
+It lives and dies with its parent: when the channel closes it stops, whatever it was doing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from queue import SimpleQueue
+
+from trtspec.errors import TrtspecError
+from trtspec.executors.loop import EngineLoop
+from trtspec.executors.messages import Close, Command, Open, OpenFailed, Ready, pack, receive
+from trtspec.executors.opened import open_engine
+
+ORPHAN_GRACE_SECONDS = 10.0
+"""Time for the running pass to end after the parent went away."""
+
+
+def main(channel: socket.socket) -> int:
+    """Serve the parent on the other end until it closes."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the parent's decision
+    command = receive(channel)
+    if not isinstance(command, Open):
+        return 1
+    inbox: SimpleQueue[Command] = SimpleQueue()
+    threading.Thread(target=_read, args=(channel, inbox), name="trtspec-inbox", daemon=True).start()
+    try:
+        opened = open_engine(command.directory, command.options)
+    except TrtspecError as error:
+        channel.sendall(pack(OpenFailed(error)))
+        return 1
+    channel.sendall(pack(Ready(opened.info, opened.engine.stats())))
+    EngineLoop(opened.engine, inbox, lambda report: channel.sendall(pack(report))).run()
+    return 0
+
+
+def _read(channel: socket.socket, inbox: SimpleQueue[Command]) -> None:
+    """Pass commands on; without a parent, stop."""
+    while isinstance(command := receive(channel), Command):
+        inbox.put(command)
+    inbox.put(Close())
+    threading.Event().wait(ORPHAN_GRACE_SECONDS)
+    os._exit(1)  # the engine hangs in native code that no exception reaches
+
+
+if __name__ == "__main__":
+    sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))
