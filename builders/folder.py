@@ -1,0 +1,105 @@
+"""The engine folder on disk: built beside its place, then moved into it whole.
+
+A folder of ours carries a mark, and nothing without it is ever replaced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trtspec import manifest
+from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.manifest import Artifact, Manifest
+
+MARK = ".trtspec-build"
+_TRIAL = ".trial"
+_UNFINISHED = ".building"
+_REPLACED = ".replaced"
+
+
+def check_output(output: Path) -> None:
+    """Refuse a place that holds something else, and neighbours in the way of the swap."""
+    for path in (output, _beside(output, _UNFINISHED), _beside(output, _REPLACED)):
+        free = not path.exists() or _is_ours(path) or (path.is_dir() and not any(path.iterdir()))
+        if not free:
+            raise ConfigError(
+                f"--output {output}: {path} exists and is no engine folder (it has neither {MARK} nor a valid "
+                f"{manifest.NAME}); give another place or remove it"
+            )
+
+
+def _beside(output: Path, suffix: str) -> Path:
+    return output.with_name(output.name + suffix)
+
+
+def _is_ours(path: Path) -> bool:
+    if (path / MARK).is_file():
+        return True
+    try:
+        manifest.read(path)
+    except EngineFolderError:
+        return False
+    return True
+
+
+@contextmanager
+def staging(output: Path) -> Iterator[Path]:
+    """A folder beside `output`, locked against other builds; whatever is left in it at the end is removed."""
+    path = _beside(output, _UNFINISHED)
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / MARK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"another build is writing {output}; wait for it or give another --output") from error
+        try:
+            _clear(path)
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a killed build left."""
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != MARK:
+            entry.unlink()
+
+
+def publish(path: Path, output: Path) -> None:
+    """Move a finished folder into its place; an older engine there is removed after the swap."""
+    old = _beside(output, _REPLACED)
+    if old.exists():
+        shutil.rmtree(old)
+    if output.exists():
+        output.rename(old)
+    path.rename(output)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def list_artifacts(path: Path) -> dict[str, Artifact]:
+    """Every file of the folder but the mark, hashed."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != MARK)
+    return {str(file.relative_to(path)): manifest.hash_file(file) for file in files}
+
+
+@contextmanager
+def trial(path: Path, draft: Manifest) -> Iterator[Path]:
+    """The folder as an engine that can be opened, while it has no manifest of its own yet."""
+    view = path / _TRIAL
+    view.mkdir()
+    for entry in list(path.iterdir()):
+        if entry != view:
+            os.symlink(entry.resolve(), view / entry.name, target_is_directory=entry.is_dir())
+    manifest.write(draft, view)
+    try:
+        yield view
+    finally:
+        shutil.rmtree(view)

@@ -1,0 +1,188 @@
+"""`.gguf` files of the architecture "llama", translated to Hugging Face's names and layout, and dequantized."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize
+
+from builders.checkpoint import EMBEDDING, HEAD
+from builders.huggingface import check_heads
+from builders.safetensors_file import TensorInfo
+from trtspec.errors import CheckpointError
+from trtspec.executors.embedded.llama_config import LlamaConfig
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+ARCHITECTURE = "llama"
+_MAGIC = b"GGUF"
+_ROPE_FACTORS = "rope_freqs.weight"
+_WHOLE = {"token_embd": EMBEDDING, "output_norm": "model.norm.weight", "output": HEAD}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""End of text, of a turn, and of a message: a model may close its answer with any of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufCheckpoint:
+    """A GGUF file whose header has been read; the data is mapped, not loaded."""
+
+    path: Path
+    config: LlamaConfig
+    tensors: Mapping[str, TensorInfo]
+    stored: Mapping[str, gguf.ReaderTensor]
+    """The reader's tensors, under Hugging Face's names."""
+    eos_token_ids: frozenset[int]
+    generation: Mapping[str, Any] | None = None
+    """GGUF has none."""
+
+    def read(self, name: str) -> torch.Tensor:
+        import torch
+
+        tensor = self.stored[name]
+        values = dequantize(tensor.data, tensor.tensor_type).reshape(self.tensors[name].shape)
+        if name.endswith("self_attn.q_proj.weight"):
+            values = _halves(values, self.config.num_heads)
+        elif name.endswith("self_attn.k_proj.weight"):
+            values = _halves(values, self.config.num_kv_heads)
+        return torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's own pages are read-only
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            self.path.parent, gguf_file=self.path.name, local_files_only=True, trust_remote_code=False
+        )
+        return tokenizer
+
+
+def _halves(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """Undo the order in which GGUF keeps rotary rows.
+
+    A pair of rows that rotate together is adjacent there; the decoder wants all first rows of a head's
+    pairs, then all second rows.
+    """
+    pairs = rows.reshape(heads, -1, 2, rows.shape[-1])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+def open_gguf(path: Path) -> GgufCheckpoint:
+    """Read the header and check everything that can be known without the data."""
+    reader = _open_reader(path)
+    architecture = _value(reader, "general.architecture")
+    if architecture != ARCHITECTURE:
+        raise CheckpointError(f"{path}: GGUF architecture is {architecture!r}; supported is {ARCHITECTURE!r}")
+    stored = {_hugging_face_name(tensor.name, path): tensor for tensor in reader.tensors}
+    for tensor in reader.tensors:
+        if not _can_dequantize(tensor.tensor_type):
+            raise CheckpointError(
+                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, which the gguf package "
+                "cannot dequantize; use a file quantized otherwise, such as Q8_0"
+            )
+    tensors = {
+        name: TensorInfo(tuple(int(size) for size in reversed(tensor.shape)), tensor.tensor_type.name)
+        for name, tensor in stored.items()
+    }
+    ends = (_value(reader, f"tokenizer.ggml.{key}") for key in _ENDS)
+    eos = frozenset(int(end) for end in ends if end is not None)
+    return GgufCheckpoint(path, _config(reader, tensors, path), tensors, stored, eos)
+
+
+def _open_reader(path: Path) -> gguf.GGUFReader:
+    with path.open("rb") as file:
+        magic = file.read(len(_MAGIC))
+    if magic != _MAGIC:
+        raise CheckpointError(f"{path} is no GGUF file: it starts with {magic!r} and not with {_MAGIC!r}")
+    try:
+        return gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or damaged: its {path.stat().st_size} bytes do not hold "
+            f"what its header promises ({error}); copy it again"
+        ) from error
+
+
+def _config(reader: gguf.GGUFReader, tensors: Mapping[str, TensorInfo], path: Path) -> LlamaConfig:
+    def size(key: str, default: int | None = None) -> int:
+        value = _value(reader, f"{ARCHITECTURE}.{key}", default)
+        if not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"{path}: {ARCHITECTURE}.{key} is {value!r}; it must be a whole number of 1 or more")
+        return value
+
+    if EMBEDDING not in tensors:
+        raise CheckpointError(f"{path}: tensor token_embd.weight is missing; copy the file again")
+    heads, hidden = size("attention.head_count"), size("embedding_length")
+    config = LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=size("feed_forward_length"),
+        num_layers=size("block_count"),
+        num_heads=heads,
+        num_kv_heads=size("attention.head_count_kv", heads),
+        head_dim=size("attention.key_length", hidden // heads),
+        rms_norm_eps=float(_value(reader, f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", 1e-6)),
+        rope_theta=float(_value(reader, f"{ARCHITECTURE}.rope.freq_base", 10000.0)),
+        rope_scaling=None,
+        vocab_size=tensors[EMBEDDING].shape[0],
+        max_position_embeddings=size("context_length"),
+        tie_word_embeddings=HEAD not in tensors,
+    )
+    check_heads(config, path)
+    _check_supported(reader, config, path)
+    return config
+
+
+def _check_supported(reader: gguf.GGUFReader, config: LlamaConfig, path: Path) -> None:
+    if experts := _value(reader, f"{ARCHITECTURE}.expert_count", 0):
+        raise CheckpointError(f"{path}: the model has {experts} experts; supported are models without experts")
+    if (kind := _value(reader, f"{ARCHITECTURE}.rope.scaling.type", "none")) != "none":
+        raise CheckpointError(f"{path}: rope scaling is {kind!r}; supported in GGUF files is 'none'")
+    rotated = _value(reader, f"{ARCHITECTURE}.rope.dimension_count", config.head_dim)
+    if rotated != config.head_dim:
+        raise CheckpointError(f"{path}: {rotated} of {config.head_dim} dimensions are rotated; supported is all")
+
+
+def _hugging_face_name(name: str, path: Path) -> str:
+    """The translated name; a name without a translation is kept, and refused with the other unknown tensors."""
+    if name == _ROPE_FACTORS:
+        raise CheckpointError(
+            f"{path}: {name} scales the rotary frequencies as Llama 3.1 does, which is not read from GGUF; "
+            "use the model's safetensors folder"
+        )
+    block = _BLOCK.fullmatch(name)
+    if block and block[2] in _LAYER:
+        return f"model.layers.{block[1]}.{_LAYER[block[2]]}.weight"
+    return _WHOLE.get(name.removesuffix(".weight"), name)
+
+
+def _can_dequantize(kind: gguf.GGMLQuantizationType) -> bool:
+    _, block_bytes = GGML_QUANT_SIZES[kind]
+    try:
+        dequantize(np.zeros((1, block_bytes), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _value(reader: gguf.GGUFReader, key: str, default: Any = None) -> Any:
+    field = reader.get_field(key)
+    return default if field is None else field.contents()

@@ -1,0 +1,89 @@
+"""What is asked of a build, resolved from flags: one frozen value, hashed.
+
+The target's content is not part of the hash; `builders.inputs` watches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import trtspec
+from builders.checkpoint import Checkpoint, parameter_count, stored_precision
+from builders.choices import DTYPES, Choice, choose_dtype
+from trtspec import manifest
+from trtspec.errors import ConfigError
+from trtspec.speculative import SpeculativeConfig
+
+ENGINES = Path("engines")
+LEAST_CONTEXT = 2
+"""A token of prompt and a token of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The flags of a build after defaults; `auto` is still open where only the checkpoint can settle it."""
+
+    model: str
+    target: Path
+    output: Path | None
+    backend: Choice
+    dtype: str
+    cpu_bfloat16: str | None
+    speculative: SpeculativeConfig
+    max_context_tokens: int | None
+
+    @property
+    def sha256(self) -> str:
+        facts = {
+            "version": trtspec.__version__,
+            "format": manifest.FORMAT,
+            "model": self.model,
+            "backend": self.backend.value,
+            "dtype": self.dtype,
+            "cpu_bfloat16": self.cpu_bfloat16,
+            "speculative": self.speculative.facts(),
+            "max_context_tokens": self.max_context_tokens,
+        }
+        return hashlib.sha256(manifest.canonical_json(facts).encode()).hexdigest()
+
+    def output_for(self, dtype: str) -> Path:
+        name = f"{self.model}-{self.speculative.method.value}-{dtype}"
+        return self.output or ENGINES / name
+
+    @property
+    def possible_outputs(self) -> list[Path]:
+        """Where this recipe may have built before: the checkpoint need not be opened to look there."""
+        dtypes = [self.dtype] if self.dtype != "auto" else [name for name in DTYPES if name != "auto"]
+        return list(dict.fromkeys(self.output_for(dtype) for dtype in dtypes))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A recipe and a checkpoint: nothing is open any more."""
+
+    recipe: Recipe
+    checkpoint: Checkpoint
+    dtype: Choice
+    max_context_tokens: int
+    output: Path
+
+    @property
+    def packed_bytes(self) -> int:
+        size = DTYPES[self.dtype.value]
+        assert size is not None
+        return parameter_count(self.checkpoint.config) * size
+
+
+def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
+    """Settle what depends on the checkpoint."""
+    dtype = choose_dtype(recipe.dtype, stored_precision(checkpoint.tensors), recipe.cpu_bfloat16)
+    most = checkpoint.config.max_position_embeddings
+    asked = most if recipe.max_context_tokens is None else recipe.max_context_tokens
+    if not LEAST_CONTEXT <= asked <= most:
+        raise ConfigError(
+            f"--max-context-tokens is {asked} and the model's max_position_embeddings is {most}; "
+            f"give {LEAST_CONTEXT} to {most}"
+        )
+    return Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))

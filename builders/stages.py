@@ -1,0 +1,113 @@
+"""The stages of a build, in order: pack, text, smoke, manifest. The checks came before, in `builders.recipe`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import trtspec
+from builders import folder
+from builders.checkpoint import ARCHITECTURE
+from builders.inputs import Input, fingerprint, input_files, unchanged
+from builders.progress import progress_bars, working_on
+from builders.recipe import Plan, Recipe
+from trtspec import manifest
+from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
+from trtspec.executors.embedded import llama_config
+from trtspec.manifest import Manifest
+
+_NEEDED = ("torch", "transformers", "safetensors", "gguf")
+_HEADROOM_BYTES = 64 << 20
+"""Disk space for everything that is not weights."""
+
+
+def require_packages() -> None:
+    """Say what to install before anything is read."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise MissingDependency(
+            f"building needs the package {missing[0]}, which is not installed; pip install 'trtspec[embedded]'"
+        )
+
+
+def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
+    """Run every stage, and put the engine in its place."""
+    began = time.monotonic()
+    folder.check_output(plan.output)
+    output = plan.output.resolve()
+    with folder.staging(output) as directory:
+        _check_space(plan, directory)
+        inputs = _hash_inputs(plan.recipe)
+        finished = _fill(plan, directory)
+        build = {
+            "argv": list(argv),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - began, 1),
+            "recipe": plan.recipe.sha256,
+            "inputs": [item.to_dict() for item in inputs],
+        }
+        finished = replace(finished, build=build)
+        manifest.write(finished, directory)
+        folder.publish(directory, output)
+    return finished
+
+
+def _fill(plan: Plan, directory: Path) -> Manifest:
+    """All files but the manifest, and the manifest as a value."""
+    from builders.pack import pack_weights
+    from builders.smoke import run_smoke
+    from builders.text import pack_text
+
+    with working_on("packing the tokenizer"):
+        text = pack_text(plan.checkpoint, directory)
+    pack_weights(plan, directory)
+    plan.checkpoint.config.to_json(directory / llama_config.NAME)
+    draft = Manifest(
+        model=plan.recipe.model,
+        backend=plan.recipe.backend.value,
+        architecture=ARCHITECTURE,
+        dtype=plan.dtype.value,
+        quantization="none",
+        max_context_tokens=plan.max_context_tokens,
+        vocabulary_size=text.vocabulary_size,
+        speculative=plan.recipe.speculative,
+        artifacts=folder.list_artifacts(directory),
+        tokenizer_sha256=text.sha256,
+        versions=_versions(),
+    )
+    with folder.trial(directory, draft) as view, working_on("generating a few tokens"):
+        return replace(draft, smoke=run_smoke(view, draft).to_dict())
+
+
+def _check_space(plan: Plan, directory: Path) -> None:
+    needed, free = plan.packed_bytes + _HEADROOM_BYTES, shutil.disk_usage(directory).free
+    if free < needed:
+        raise ConfigError(f"--output {plan.output}: the engine needs {needed} bytes and {free} are free on that disk")
+
+
+def _hash_inputs(recipe: Recipe) -> list[Input]:
+    files = input_files(recipe.target)
+    with progress_bars() as bars:
+        return [fingerprint(name, files[name]) for name in bars.track(files, description="inputs")]
+
+
+def _versions() -> Mapping[str, str]:
+    return {"trtspec": trtspec.__version__} | {name: importlib.metadata.version(name) for name in _NEEDED}
+
+
+def finished_before(recipe: Recipe) -> tuple[Path, Manifest] | None:
+    """The engine that this recipe already made from these inputs, if it is whole."""
+    files = input_files(recipe.target)
+    for output in recipe.possible_outputs:
+        try:
+            found = manifest.read(output)
+        except EngineFolderError:
+            continue
+        if found.build.get("recipe") == recipe.sha256 and unchanged(found.build["inputs"], files):
+            return output, found
+    return None

@@ -1,0 +1,56 @@
+"""The tokenizer stage: tokenizer, chat template and generation defaults of an engine folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from builders import generation
+from builders.checkpoint import Checkpoint
+from trtspec.errors import CheckpointError
+from trtspec.manifest import canonical_json
+
+DIRECTORY = "tokenizer"
+TOKENIZER = f"{DIRECTORY}/tokenizer.json"
+_RUN_TIME = ("truncation", "padding")
+"""Settings of the last call that tokenizer.json happens to carry; they are no part of a tokenizer's identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextArtifact:
+    """What the manifest must know of the tokenizer."""
+
+    vocabulary_size: int
+    """Ids below this are both in the tokenizer and in the embedding."""
+    sha256: str
+
+
+def pack_text(checkpoint: Checkpoint, directory: Path) -> TextArtifact:
+    """Save the tokenizer with its template, and the generation defaults."""
+    try:
+        tokenizer = checkpoint.tokenizer()
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{checkpoint.path}: cannot load the tokenizer ({reason}); a tokenizer.json is needed"
+        ) from error
+    tokenizer.save_pretrained(directory / DIRECTORY)
+    path = directory / TOKENIZER
+    if not path.is_file():
+        raise CheckpointError(
+            f"{checkpoint.path}: the tokenizer has no tokenizer.json form; supported are fast tokenizers"
+        )
+    defaults = generation.generation_defaults(checkpoint.generation, checkpoint.eos_token_ids, tokenizer.eos_token_id)
+    defaults.to_json(directory / generation.NAME)
+    known = max(tokenizer.get_vocab().values()) + 1
+    return TextArtifact(min(checkpoint.config.vocab_size, known), tokenizer_sha256(path))
+
+
+def tokenizer_sha256(path: Path) -> str:
+    """The identity of a tokenizer: vocabulary, merges, special tokens and how text is split."""
+    document = json.loads(path.read_text())
+    for key in _RUN_TIME:
+        document.pop(key, None)
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()

@@ -1,0 +1,232 @@
+"""Hugging Face folders: what is read, and what is refused before any weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from builders.checkpoint import expected_shapes, open_checkpoint, parameter_count, stored_precision
+from builders.huggingface import llama_config
+from builders.safetensors_file import read_header
+from tests.models import tiny_llama
+from trtspec.errors import CheckpointError, ConfigError
+from trtspec.executors.embedded.llama_config import Llama3RopeScaling
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+RAW: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 267,
+}
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_weights(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path) | changes
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tie": False, "shards": 3},
+        {"rope_scaling": LLAMA3, "kv_heads": 1, "hidden": 48, "heads": 3},
+        {"dtype": torch.bfloat16, "shards": 2},
+    ],
+    ids=["tied", "untied-sharded", "llama3-mqa", "bfloat16-sharded"],
+)
+def test_every_tensor_equals_that_of_transformers(tmp_path: Path, options: dict[str, Any]) -> None:
+    folder = tiny_llama(tmp_path / "model", **options)
+    checkpoint = open_checkpoint(folder)
+    reference = LlamaForCausalLM.from_pretrained(folder)
+    weights = reference.state_dict()
+    for name, shape in expected_shapes(checkpoint.config).items():
+        tensor = checkpoint.read(name)
+        assert tuple(tensor.shape) == shape
+        assert torch.equal(tensor, weights[name])
+    assert parameter_count(checkpoint.config) == sum(parameter.numel() for parameter in reference.parameters())
+    assert (len(list(folder.glob("*.safetensors"))) > 1) == ("shards" in options)
+
+
+def test_config_holds_what_the_decoder_needs(tmp_path: Path) -> None:
+    config = open_checkpoint(tiny_llama(tmp_path, tie=False, rope_scaling=LLAMA3)).config
+    assert config.rope_scaling == Llama3RopeScaling(8.0, 1.0, 4.0, 64)
+    assert (config.rope_theta, config.rms_norm_eps, config.head_dim) == (10000.0, 1e-6, 16)
+    assert (config.num_heads, config.num_kv_heads, config.vocab_size) == (4, 2, 267)
+    assert not config.tie_word_embeddings
+
+
+def test_old_and_new_spelling_of_rope_are_the_same() -> None:
+    old = llama_config({**RAW, "rope_theta": 5e5, "rope_scaling": LLAMA3}, Path("config.json"))
+    new = llama_config({**RAW, "rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, Path("config.json"))
+    assert old == new
+    assert old.rope_theta == 5e5
+    assert old.rope_scaling is not None
+
+
+def test_absent_keys_take_the_defaults_of_llama() -> None:
+    config = llama_config({**RAW, "head_dim": None}, Path("config.json"))
+    assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 16, 2048)
+    assert (config.rope_theta, config.rope_scaling, config.rms_norm_eps) == (10000.0, None, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "supported"),
+    [
+        ({"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM", "LlamaForCausalLM"),
+        ({"architectures": None, "model_type": "gpt2"}, "gpt2", "LlamaForCausalLM"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'", "'llama3'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'", "'llama3'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "0.5", "1.0"),
+        ({"attention_bias": True}, "attention_bias is True", "False"),
+        ({"mlp_bias": True}, "mlp_bias is True", "False"),
+        ({"hidden_act": "gelu"}, "'gelu'", "'silu'"),
+        ({"quantization_config": {"quant_method": "awq"}}, "awq", "GGUF"),
+        ({"num_key_value_heads": 3}, "4 heads", "3 key-value heads"),
+        ({"head_dim": 15}, "15", "even"),
+        ({"hidden_size": "64"}, "hidden_size is '64'", "1 or more"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0", "1 or more"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'", "token id"),
+    ],
+)
+def test_unsupported_config_is_refused_before_weights_are_read(
+    folder: Path, changes: dict[str, Any], found: str, supported: str
+) -> None:
+    edit_config(folder, **changes)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError) as refusal:
+        open_checkpoint(folder)
+    assert found in str(refusal.value) and supported in str(refusal.value) and "config.json" in str(refusal.value)
+
+
+def test_truncated_weights_name_file_and_both_sizes(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(whole - 1)
+    with pytest.raises(CheckpointError, match=rf"{path} is truncated: it has {whole - 1} bytes and needs {whole}"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100])
+def test_weights_cut_inside_their_header_are_refused(folder: Path, kept: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match="truncated" if kept > 8 else "no safetensors file"):
+        read_header(path)
+
+
+def test_damaged_header_is_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"data_offsets"', b'"data_offset!"', 1))
+    with pytest.raises(CheckpointError, match="header is damaged"):
+        read_header(path)
+
+
+def test_missing_tensor_is_named(folder: Path) -> None:
+    edit_weights(folder, {"model.layers.1.mlp.up_proj.weight": None, "model.norm.weight": None})
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight is missing, one of 2"):
+        open_checkpoint(folder)
+
+
+def test_untied_config_needs_a_head(folder: Path) -> None:
+    edit_config(folder, tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
+        open_checkpoint(folder)
+
+
+def test_wrong_shape_names_both_shapes(folder: Path) -> None:
+    edit_weights(folder, {"model.layers.0.self_attn.k_proj.weight": torch.zeros(64, 64)})
+    with pytest.raises(CheckpointError, match=r"k_proj\.weight has shape \[64, 64\] and the config says \[32, 64\]"):
+        open_checkpoint(folder)
+
+
+def test_bias_tensor_has_no_place(folder: Path) -> None:
+    edit_weights(folder, {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)})
+    with pytest.raises(CheckpointError, match=r"q_proj\.bias has no place"):
+        open_checkpoint(folder)
+
+
+def test_old_rotary_buffers_and_a_repeated_tied_head_are_let_pass(folder: Path) -> None:
+    edit_weights(
+        folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8), "lm_head.weight": torch.zeros(267, 64)}
+    )
+    assert "lm_head.weight" not in expected_shapes(open_checkpoint(folder).config)
+
+
+def test_integer_weights_are_refused(folder: Path) -> None:
+    edit_weights(folder, {"model.norm.weight": torch.ones(64, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight is stored as I8; supported are F32, BF16"):
+        open_checkpoint(folder)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*convert them to safetensors"):
+        open_checkpoint(folder)
+
+
+def test_folder_without_weights_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
+        open_checkpoint(folder)
+
+
+def test_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path, shards=3)
+    shard = sorted(folder.glob("model-*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=f"names {shard.name}, which is not in the folder"):
+        open_checkpoint(folder)
+
+
+def test_index_cannot_point_outside_the_folder(tmp_path: Path) -> None:
+    folder = tiny_llama(tmp_path / "model", shards=2)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+    (tmp_path / "other.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="which is not in the folder"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_config_that_is_no_json_object_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        open_checkpoint(folder)
+
+
+def test_folder_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot read .*config\.json: No such file"):
+        open_checkpoint(tmp_path)
+
+
+def test_target_that_is_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--target .*nowhere: no such folder"):
+        open_checkpoint(tmp_path / "nowhere")
+
+
+def test_stored_precision_is_that_of_most_weights(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(tiny_llama(tmp_path, dtype=torch.bfloat16))
+    edit_weights(tmp_path, {"model.norm.weight": torch.ones(64)})
+    assert stored_precision(checkpoint.tensors) == "BF16" == stored_precision(open_checkpoint(tmp_path).tensors)

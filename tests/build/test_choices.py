@@ -1,0 +1,72 @@
+"""What `auto` picks, and the reason that is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders.choices import choose_backend, choose_dtype, cpu_bfloat16, has_gpu
+from trtspec.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("tensorrt_llm", "gpu", "why"),
+    [
+        (False, False, "no tensorrt_llm and no NVIDIA GPU here"),
+        (True, False, "no NVIDIA GPU here"),
+        (False, True, "no tensorrt_llm here"),
+        (True, True, "this release builds embedded engines only"),
+    ],
+)
+def test_auto_backend_says_why(tensorrt_llm: bool, gpu: bool, why: str) -> None:
+    choice = choose_backend("auto", tensorrt_llm=tensorrt_llm, gpu=gpu)
+    assert choice.value == "embedded" and choice.why.endswith(why)
+
+
+def test_tensorrt_llm_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="--backend tensorrt_llm: this release .*; use --backend embedded"):
+        choose_backend("tensorrt_llm", tensorrt_llm=True, gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "flag", "expected"),
+    [
+        ("auto", "BF16", "amx_bf16", "bfloat16"),
+        ("auto", "Q4_1", "avx512_bf16", "bfloat16"),
+        ("auto", "F16", None, "float32"),
+        ("auto", "F32", "amx_bf16", "float32"),
+        ("bfloat16", "F32", None, "bfloat16"),
+        ("float32", "BF16", "amx_bf16", "float32"),
+    ],
+)
+def test_dtype(asked: str, stored: str, flag: str | None, expected: str) -> None:
+    assert choose_dtype(asked, stored, flag).value == expected
+
+
+def test_dtype_names_its_reason() -> None:
+    assert choose_dtype("auto", "BF16", None).why == "this CPU has no bfloat16 instructions"
+    assert choose_dtype("auto", "Q8_0", "amx_bf16").why == "the checkpoint is Q8_0 and this CPU has amx_bf16"
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f\n", None),
+        ("processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_tile\n", "avx512_bf16"),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", "bf16"),
+        ("model name\t: a bf16 machine\nflags\t\t: fpu\n", None),
+    ],
+)
+def test_cpu_flag(tmp_path: Path, text: str, flag: str | None) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(text)
+    assert cpu_bfloat16(path) == flag
+    assert cpu_bfloat16(tmp_path / "absent") is None
+
+
+def test_gpu_is_what_the_driver_lists(tmp_path: Path) -> None:
+    assert not has_gpu(tmp_path / "absent")
+    assert not has_gpu(tmp_path)
+    (tmp_path / "0000:01:00.0").mkdir()
+    assert has_gpu(tmp_path)

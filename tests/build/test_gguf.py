@@ -1,0 +1,147 @@
+"""GGUF files: the weights of transformers' reader, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from builders import demo_model
+from builders.checkpoint import expected_shapes, open_checkpoint
+from trtspec.errors import CheckpointError
+
+HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 40
+SHAPES = {
+    "token_embd.weight": (VOCABULARY, HIDDEN),
+    "output_norm.weight": (HIDDEN,),
+    "blk.0.attn_norm.weight": (HIDDEN,),
+    "blk.0.attn_q.weight": (HIDDEN, HIDDEN),
+    "blk.0.attn_k.weight": (HIDDEN // 2, HIDDEN),
+    "blk.0.attn_v.weight": (HIDDEN // 2, HIDDEN),
+    "blk.0.attn_output.weight": (HIDDEN, HIDDEN),
+    "blk.0.ffn_norm.weight": (HIDDEN,),
+    "blk.0.ffn_gate.weight": (INNER, HIDDEN),
+    "blk.0.ffn_up.weight": (INNER, HIDDEN),
+    "blk.0.ffn_down.weight": (HIDDEN, INNER),
+}
+
+
+def write_gguf(
+    path: Path,
+    *,
+    architecture: str = "llama",
+    extra: dict[str, np.ndarray[Any, Any]] | None = None,
+    rope_scaling: str | None = None,
+    rotated: int | None = None,
+    experts: int | None = None,
+    eot: int | None = None,
+) -> Path:
+    """A one-layer model whose every element is its own index."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_eos_token_id(3)
+    if rope_scaling is not None:
+        writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
+    if rotated is not None:
+        writer.add_rope_dimension_count(rotated)
+    if experts is not None:
+        writer.add_expert_count(experts)
+    if eot is not None:
+        writer.add_eot_token_id(eot)
+    tensors = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+    for name, values in (tensors | (extra or {})).items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_header_becomes_the_config(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "a.gguf", eot=7))
+    config = checkpoint.config
+    assert (config.hidden_size, config.intermediate_size, config.num_layers, config.head_dim) == (64, 96, 1, 16)
+    assert (config.num_heads, config.num_kv_heads, config.vocab_size) == (4, 2, 40)
+    assert config.max_position_embeddings == 128 and config.tie_word_embeddings
+    assert config.rms_norm_eps == pytest.approx(1e-5)
+    assert checkpoint.eos_token_ids == {3, 7}
+
+
+def test_adjacent_rotary_rows_are_split_into_halves(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "a.gguf"))
+    keys = checkpoint.read("model.layers.0.self_attn.k_proj.weight")
+    rows = (keys[:, 0] / HIDDEN).int().tolist()
+    assert rows == [*range(0, 16, 2), *range(1, 16, 2), *range(16, 32, 2), *range(17, 32, 2)]
+    values = checkpoint.read("model.layers.0.self_attn.v_proj.weight")
+    assert (values[:, 0] / HIDDEN).int().tolist() == list(range(32))
+
+
+def test_output_tensor_unties_the_head(tmp_path: Path) -> None:
+    head = np.ones((VOCABULARY, HIDDEN), np.float32)
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "a.gguf", extra={"output.weight": head}))
+    assert not checkpoint.config.tie_word_embeddings
+    assert torch.equal(checkpoint.read("lm_head.weight"), torch.ones(VOCABULARY, HIDDEN))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architecture": "qwen2"}, "GGUF architecture is 'qwen2'; supported is 'llama'"),
+        ({"rope_scaling": "yarn"}, "rope scaling is 'yarn'; supported in GGUF files is 'none'"),
+        ({"rotated": 8}, "8 of 16 dimensions are rotated"),
+        ({"experts": 8}, "8 experts"),
+        ({"extra": {"rope_freqs.weight": np.ones(8, np.float32)}}, "rope_freqs.weight scales the rotary frequencies"),
+        ({"extra": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "blk.0.attn_q.bias has no place"),
+        ({"extra": {"output_norm.weight": np.ones(32, np.float32)}}, r"shape [32] and the config says [64]"),
+        ({"extra": {"blk.0.ffn_up.weight": np.ones((96, 64), np.int8)}}, "ffn_up.weight is stored as I8"),
+    ],
+)
+def test_unsupported_file_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", **options)
+    with pytest.raises(CheckpointError) as refusal:
+        open_checkpoint(path)
+    assert message in str(refusal.value) and str(path) in str(refusal.value)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
+def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+    path = write_gguf(tmp_path / "a.gguf")
+    kept = int(path.stat().st_size * share)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=f"truncated or damaged: its {kept} bytes"):
+        open_checkpoint(path)
+
+
+def test_other_file_with_that_ending_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"PK\x03\x04 not a model")
+    with pytest.raises(CheckpointError, match="is no GGUF file"):
+        open_checkpoint(path)
+
+
+@pytest.mark.demo_model
+@pytest.mark.timeout(300)  # the reference reader takes a minute on a busy machine
+def test_demo_weights_equal_those_of_transformers() -> None:
+    from transformers import AutoModelForCausalLM
+
+    path = demo_model.fetch()
+    checkpoint = open_checkpoint(path)
+    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    weights = reference.state_dict()
+    shapes = expected_shapes(checkpoint.config)
+    different = [name for name in shapes if not torch.equal(checkpoint.read(name), weights[name])]
+    assert len(shapes) == 272 and different == []
+    assert set(weights) - set(shapes) == {"lm_head.weight"} and checkpoint.config.tie_word_embeddings
+    assert checkpoint.config.rms_norm_eps == reference.config.rms_norm_eps
+    assert checkpoint.config.rope_theta == reference.config.rope_parameters["rope_theta"] == 100000.0
