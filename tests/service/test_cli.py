@@ -1,0 +1,238 @@
+"""The command line: flags, colours, JSON, messages and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeExecutor, engine_folder, script_of, serving
+from trtspec.cli import cache, info, serve
+from trtspec.cli.compare import Comparison, Side, verdict
+from trtspec.cli.main import main, parser
+from trtspec.cli.options import from_options
+from trtspec.cli.render import RunPainter, StreamPrinter, bars, visible
+from trtspec.client import Chunk, Pass
+from trtspec.config import EngineOptions
+from trtspec.errors import ConfigError
+from trtspec.service.options import ServeOptions
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import Method
+
+
+async def command(*arguments: str) -> int:
+    """Run the command in a thread, as it has a loop of its own."""
+    return await asyncio.to_thread(main, arguments)
+
+
+def test_every_option_of_the_dataclasses_is_a_flag_with_its_default() -> None:
+    options = parser().parse_args(["serve", "x"])
+    assert from_options(ServeOptions, options) == ServeOptions()
+    assert from_options(EngineOptions, options) == EngineOptions()
+    set_ = parser().parse_args(["serve", "x", "--port", "0", "--drain-seconds", "1.5", "--verify", "--threads", "1"])
+    assert from_options(ServeOptions, set_) == ServeOptions(port=0, drain_seconds=1.5)
+    assert from_options(EngineOptions, set_) == EngineOptions(verify=True, threads=1)
+    assert all("help" in item.metadata for item in fields(ServeOptions))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": 70000}, "--port is 70000; allowed is 0 to 65535"),
+        ({"drain_seconds": -1.0}, "--drain-seconds is -1.0; allowed is 0 or more"),
+        ({"default_speculation": "maybe"}, "--default-speculation is maybe; allowed is on or off"),
+    ],
+)
+def test_a_wrong_server_option_names_its_flag(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ServeOptions(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["generate", "--help"], ["info", "--help"]])
+def test_help_is_there(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    assert "usage: trtspec" in capsys.readouterr().out
+
+
+def token(text: str, *passes: Pass) -> Chunk:
+    return Chunk((1,), text, passes)
+
+
+def run_of(accepted: int, emitted: int) -> Pass:
+    return Pass(0, accepted, accepted, accepted, emitted, False)
+
+
+def test_accepted_tokens_have_a_colour_that_changes_with_the_pass_and_the_bonus_has_none() -> None:
+    painter = RunPainter()
+    passes = [(run_of(0, 1),), (run_of(2, 3),), (), (), (run_of(1, 2),), ()]
+    chunks = [token("x", *records) for records in passes]
+    styles = [painter.style(chunk) for chunk in chunks]
+    assert styles == ["", "cyan", "cyan", "", "green", ""]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "escapes"), [("", True), ("1", False)])
+def test_only_a_terminal_that_wants_colour_gets_it(
+    no_color: str, escapes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    for file, coloured in ((Terminal(), escapes), (io.StringIO(), False)):
+        printer = StreamPrinter(file)
+        printer.print(token("green", run_of(1, 2)))
+        printer.end()
+        assert ("\x1b[" in file.getvalue()) is coloured is printer.coloured
+        assert ("drafted and accepted" in file.getvalue()) is coloured
+
+
+def test_a_model_cannot_steer_the_terminal() -> None:
+    assert visible("a\x1b[2J\tb\n") == "a\N{REPLACEMENT CHARACTER}[2J\tb\n"
+
+
+def test_bars_show_each_position() -> None:
+    assert bars((1.0, 0.5, 0.0)) == "█ 100%  ▅ 50%  ▁ 0%"
+    assert bars(()) == "-"
+
+
+async def test_generate_streams_text_and_prints_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor(script_of("abcdefgh", 4, 3))
+    async with serving(executor) as server:
+        code = await command("generate", "--server", server.address, "--system", "be brief", "hello")
+    out, err = capsys.readouterr()
+    assert code == 0 and out == "abcdefgh\n"
+    assert "tokens per pass         3.50" in err and "finish reason           length" in err
+    prompt = executor.requests[0].prompt
+    async with serving(executor) as server:
+        await command("generate", "--server", server.address, "--raw", "hello")
+    assert len(executor.requests[1].prompt) < len(prompt)
+
+
+async def test_json_is_one_object_a_line_and_the_last_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(FakeExecutor(script_of("abcdefgh", 4, 3))) as server:
+        code = await command("generate", "--server", server.address, "--json", "hello")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == 0
+    assert [line["event"] for line in lines] == ["accepted", "chunk", "chunk", "chunk", "finished", "summary"]
+    assert lines[0]["method"] == "ngram" and lines[2]["passes"][0]["accepted"] == 3
+    assert lines[-1]["text"] == "abcdefgh" and lines[-1]["speculation"]["accepted_length_histogram"] == [0, 0, 1, 1]
+
+
+async def test_compare_runs_both_sides_by_turns_with_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor(script_of("abcdefgh", 4, 3))
+    async with serving(executor) as server:
+        code = await command("generate", "--server", server.address, "--compare", "--repeat", "2", "hello")
+    assert code == 0
+    assert [live.max_draft_tokens for live in executor.requests] == [0, 4, 4, 0]
+    assert len({live.seed for live in executor.requests}) == 1
+    out = capsys.readouterr().out
+    assert "tokens per pass" in out and "3.50" in out and "the texts are equal" in out
+
+
+def test_a_different_text_is_a_fault_in_float32_only() -> None:
+    side = Side(10.0, 0.1, 1.0, 0.1)
+    differing = Comparison(side, Side(30.0, 0.1, 4.0, 4 / 30), equal_text=False)
+    assert differing.pass_factor * differing.time_factor == pytest.approx(differing.speed_up)
+    assert "please report" in verdict(differing, "float32")
+    assert "near-ties" in verdict(differing, "bfloat16")
+
+
+async def test_a_refused_request_names_the_field_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(FakeExecutor()) as server:
+        code = await command("generate", "--server", server.address, "--temperature", "-1", "hello")
+    assert code == 1
+    assert capsys.readouterr().err == ("error: sampling.temperature is -1.0; allowed is 0 to 100 (INVALID_ARGUMENT)\n")
+
+
+def test_no_server_is_told_with_the_command_that_starts_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--server", "127.0.0.1:1", "hello"]) == 1
+    assert "no server answers at 127.0.0.1:1; start one with" in capsys.readouterr().err
+
+
+async def test_the_prompt_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = FakeExecutor(script_of("ab", 1))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from a pipe"))
+    async with serving(executor) as server:
+        assert await command("generate", "--raw", "--server", server.address, "-") == 0
+    assert len(executor.requests[0].prompt) == len("from a pipe") - 1  # " a" is one token
+
+
+def test_serve_refuses_what_is_neither_engine_nor_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(tmp_path / "none")]) == 2
+    assert main(["serve", str(tmp_path)]) == 2
+    assert main(["serve", str(tmp_path), "--speculative-config", "{}"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("is no engine folder") == 2 and '"method" is missing' in err
+
+
+def test_serve_builds_a_model_into_the_cache_with_a_named_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[list[str]] = []
+
+    def record(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", record)
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    plain = serve.build(model, None, None)
+    assert "method none" in capsys.readouterr().err
+    ngram = serve.build(model, '{"method": "ngram"}', SpeculativeConfig(Method.NGRAM))
+    assert commands[0][1:5] == ["-m", "builders.build", "--method", "none"]
+    assert commands[1][-2:] == ["--speculative-config", '{"method": "ngram"}']
+    assert plain != ngram and plain.parent == ngram.parent == cache.cache_directory() / "engines"
+
+
+def test_info_describes_the_machine_without_loading_torch() -> None:
+    code = "import sys; from trtspec.cli.main import main; main(['info', '--json']); sys.exit('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    facts = json.loads(result.stdout)
+    assert facts["backends"]["embedded"] == "available"
+    assert facts["packages"]["tensorrt-llm"] is None
+    assert facts["cpu"]["cores"] == os.cpu_count()
+
+
+def test_info_describes_an_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine_folder(tmp_path)
+    assert main(["info", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "method             ngram" in out and "dtype                float32" in out
+    assert main(["info", str(tmp_path / "tokenizer")]) == 2
+
+
+def test_cpu_features_are_read_from_the_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags : fpu avx2 amx_bf16\n\nflags : fpu\n")
+    monkeypatch.setattr(info, "_CPUINFO", cpuinfo)
+    assert info.cpu_features() == ["avx2", "amx_bf16"]
+
+
+async def test_ctrl_c_cancels_the_request_and_exits_130() -> None:
+    executor = FakeExecutor(script_of("ab", 1))
+    executor.queue_open.clear()
+    async with serving(executor) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "trtspec", "generate", "--server", server.address, "hello"
+        )
+        await executor.asked.wait()
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        await executor.freed.wait()

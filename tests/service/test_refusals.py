@@ -1,0 +1,232 @@
+"""Requests that are refused: the right status, details a program can read, and a server that lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2, status_pb2
+
+from tests.fakes import LIMITS, FakeExecutor, Hold, Pass, Serving, ids_of, script_of, serving
+from trtspec.service.options import ServeOptions
+from trtspec.types import Method
+from trtspec.v1 import inference_pb2 as pb
+from trtspec.v1 import inference_pb2_grpc as rpc
+from trtspec.v1 import speculation_pb2 as spec
+
+ON = {"mode": spec.SPECULATION_MODE_ON}
+Code = grpc.StatusCode
+
+
+async def refusal(server: Serving, **fields: object) -> grpc.aio.AioRpcError:
+    """The error of a request, after which nothing was sent."""
+    message = pb.GenerateRequest(**({} if "chat" in fields or "token_ids" in fields else {"text": "hi"}) | fields)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in rpc.InferenceStub(server.channel).Generate(message):
+            pytest.fail("something was sent before the refusal")
+    return caught.value
+
+
+def details(error: grpc.aio.AioRpcError) -> dict[str, object]:
+    """The details of a rich status by the name of their message."""
+    status = status_pb2.Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    found = {}
+    for detail in status.details:
+        name = detail.TypeName().rsplit(".", 1)[1]
+        found[name] = getattr(error_details_pb2, name)()
+        detail.Unpack(found[name])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "allowed"),
+    [
+        ({"text": ""}, "text", "at least one token"),
+        ({"token_ids": {"ids": []}}, "token_ids.ids", "at least one token"),
+        ({"token_ids": {"ids": [5, 267]}}, "token_ids.ids[1]", "0 to 266"),
+        ({"token_ids": {"ids": [-1]}}, "token_ids.ids[0]", "0 to 266"),
+        ({"chat": {}}, "chat.messages", "at least one message"),
+        ({"chat": {"messages": [{"role": "user"}], "template": "other"}}, "chat.template", "one of default"),
+        (
+            {"chat": {"messages": [{"role": "user"}], "template_arguments": {"chat_template": "{{ 1 }}"}}},
+            "chat.template_arguments",
+            "a name that the server does not set",
+        ),
+        ({"sampling": {"temperature": -1}}, "sampling.temperature", "0 to 100"),
+        ({"sampling": {"temperature": 101}}, "sampling.temperature", "0 to 100"),
+        ({"sampling": {"temperature": math.nan}}, "sampling.temperature", "0 to 100"),
+        ({"sampling": {"temperature": math.inf}}, "sampling.temperature", "0 to 100"),
+        ({"sampling": {"top_p": 0}}, "sampling.top_p", "above 0 and at most 1"),
+        ({"sampling": {"top_p": math.nan}}, "sampling.top_p", "above 0 and at most 1"),
+        ({"sampling": {"top_k": -1}}, "sampling.top_k", "0 or more"),
+        ({"sampling": {"min_p": 1}}, "sampling.min_p", "0 or more and below 1"),
+        ({"stopping": {"max_tokens": 0}}, "stopping.max_tokens", "1 or more"),
+        ({"stopping": {"stop_strings": ["a", ""]}}, "stopping.stop_strings[1]", "a text of at least one character"),
+        ({"stopping": {"stop_strings": ["a"] * 65}}, "stopping.stop_strings", "at most 64"),
+        ({"stopping": {"stop_token_ids": [267]}}, "stopping.stop_token_ids[0]", "0 to 266"),
+        ({"n": 0}, "n", "1 or more"),
+        ({"priority": 101}, "priority", "-100 to 100"),
+        ({"request_id": "x" * 129}, "request_id", "at most 128 printable characters"),
+        ({"request_id": "a\nb"}, "request_id", "at most 128 printable characters"),
+        ({"tags": {str(i): "" for i in range(17)}}, "tags", "at most 16"),
+        ({"time_budget": Duration()}, "time_budget", "more than 0 s"),
+        ({"stream_options": {"granularity": 9}}, "stream_options.granularity", "STREAM_GRANULARITY_STEP"),
+        ({"stream_options": {"min_interval": Duration(seconds=61)}}, "stream_options.min_interval", "0 to 60.0"),
+        (
+            {"stream_options": {"granularity": 2, "min_interval": Duration(seconds=1)}},
+            "stream_options.min_interval",
+            "unset with granularity TOKEN",
+        ),
+        ({"speculation": {"mode": 77}}, "speculation.mode", "SPECULATION_MODE_OFF"),
+        ({"speculation": {"max_draft_tokens": 0}}, "speculation.max_draft_tokens", "1 to 8"),
+        ({"speculation": {"max_draft_tokens": 9}}, "speculation.max_draft_tokens", "1 to 8"),
+    ],
+)
+async def test_a_wrong_field_is_invalid_argument_and_named_with_its_range(
+    fields: dict[str, object], field: str, allowed: str
+) -> None:
+    executor = FakeExecutor(script_of("ab", 1))
+    async with serving(executor) as server:
+        error = await refusal(server, **fields)
+        assert error.code() is Code.INVALID_ARGUMENT
+        assert field in error.details() and allowed in error.details()
+        found = details(error)
+        assert found["BadRequest"].field_violations[0].field == field
+        assert (found["ErrorInfo"].reason, found["ErrorInfo"].domain) == ("INVALID_FIELD", "trtspec")
+        assert not executor.requests
+        # The server lives on.
+        answer = rpc.InferenceStub(server.channel).Generate(pb.GenerateRequest(text="hi"))
+        assert [response async for response in answer][-1].HasField("finished")
+
+
+async def test_a_request_without_prompt_is_invalid() -> None:
+    async with serving(FakeExecutor()) as server:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rpc.InferenceStub(server.channel).Generate(pb.GenerateRequest()).read()
+    assert caught.value.code() is Code.INVALID_ARGUMENT and "prompt" in caught.value.details()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"sampling": {"repetition_penalty": 1.1}}, "sampling.repetition_penalty"),
+        ({"sampling": {"presence_penalty": 0.5}}, "sampling.presence_penalty"),
+        ({"sampling": {"frequency_penalty": -0.5}}, "sampling.frequency_penalty"),
+        ({"sampling": {"logit_bias": {3: 1.0}}}, "sampling.logit_bias"),
+        ({"sampling": {"bad_words": ["no"]}}, "sampling.bad_words"),
+        ({"stopping": {"min_tokens": 2}}, "stopping.min_tokens"),
+        ({"logprobs": {"logprobs": 0}}, "logprobs.logprobs"),
+        ({"logprobs": {"prompt_logprobs": 1}}, "logprobs.prompt_logprobs"),
+        ({"guided_decoding": {"regex": "a+"}}, "guided_decoding"),
+        ({"n": 2}, "n"),
+    ],
+)
+async def test_a_feature_that_is_not_there_is_unimplemented_and_never_ignored(
+    fields: dict[str, object], field: str
+) -> None:
+    async with serving(FakeExecutor(script_of("ab", 1))) as server:
+        error = await refusal(server, **fields)
+    assert error.code() is Code.UNIMPLEMENTED
+    assert error.details().startswith(f"{field} is not supported by method ngram on the embedded backend: ")
+    assert details(error)["ErrorInfo"].metadata["field"] == field
+
+
+async def test_neutral_values_ask_for_nothing() -> None:
+    neutral = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+    message = pb.GenerateRequest(text="hi", sampling=neutral, stopping={"min_tokens": 0}, n=1)
+    async with serving(FakeExecutor(script_of("ab", 1))) as server:
+        got = [response async for response in rpc.InferenceStub(server.channel).Generate(message)]
+    assert got[-1].HasField("finished")
+
+
+async def test_a_prompt_that_leaves_no_room_names_both_numbers() -> None:
+    context = LIMITS.max_context_tokens
+    async with serving(FakeExecutor(script_of("ab", 1))) as server:
+        error = await refusal(server, token_ids={"ids": [5] * context})
+        fits = pb.GenerateRequest(token_ids={"ids": [5] * (context - 1)})
+        got = [response async for response in rpc.InferenceStub(server.channel).Generate(fits)]
+    assert error.code() is Code.INVALID_ARGUMENT and error.details().count(str(context)) == 2
+    assert details(error)["ErrorInfo"].reason == "PROMPT_TOO_LONG"
+    assert got[-1].finished.usage.completion_token_count == 1
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    async with serving(FakeExecutor()) as server:
+        error = await refusal(server, model="other")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rpc.InferenceStub(server.channel).GetModelInfo(pb.GetModelInfoRequest(model="other"))
+    assert error.code() is caught.value.code() is Code.NOT_FOUND
+    assert "'other'" in error.details() and "'tiny'" in error.details()
+
+
+async def test_insisting_on_speculation_where_nothing_drafts_is_a_failed_precondition() -> None:
+    async with serving(FakeExecutor(method=Method.NONE)) as server:
+        error = await refusal(server, speculation=ON)
+    assert error.code() is Code.FAILED_PRECONDITION
+    assert details(error)["ErrorInfo"].reason == "SPECULATION_REFUSED"
+
+
+def holding() -> FakeExecutor:
+    return FakeExecutor([Pass(ids_of("a"), prefill=True), Hold(asyncio.Event()), Pass(ids_of("b"))])
+
+
+async def test_a_live_request_id_cannot_be_used_twice_and_can_be_after_its_end() -> None:
+    async with serving(executor := holding()) as server:
+        stub = rpc.InferenceStub(server.channel)
+        live = stub.Generate(pb.GenerateRequest(text="hi", request_id="same"))
+        await live.read()
+        error = await refusal(server, request_id="same")
+        assert error.code() is Code.ALREADY_EXISTS and "'same'" in error.details()
+        live.cancel()
+        await executor.freed.wait()
+        assert (await stub.Generate(pb.GenerateRequest(text="hi", request_id="same")).read()).HasField("accepted")
+
+
+async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay() -> None:
+    executor = holding()
+    options = ServeOptions(port=0, max_queued_requests=1)
+    async with serving(executor, options) as server:
+        stub = rpc.InferenceStub(server.channel)
+        live = [stub.Generate(pb.GenerateRequest(text="hi")) for _ in range(LIMITS.max_batch_size + 1)]
+        for call in live:
+            await call.read()
+        error = await refusal(server)
+        assert error.code() is Code.RESOURCE_EXHAUSTED and "3 is the limit" in error.details()
+        assert details(error)["RetryInfo"].retry_delay.seconds >= 1
+        live[0].cancel()
+        await executor.freed.wait()
+        assert (await stub.Generate(pb.GenerateRequest(text="hi")).read()).HasField("accepted")
+
+
+async def test_a_message_over_the_limit_is_resource_exhausted() -> None:
+    async with serving(FakeExecutor(), ServeOptions(port=0, max_message_bytes=1000)) as server:
+        error = await refusal(server, text="x" * 2000)
+    assert error.code() is Code.RESOURCE_EXHAUSTED
+
+
+async def test_an_unforeseen_error_tells_an_id_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    executor = FakeExecutor()
+    executor.generate = lambda request: 1 / 0  # type: ignore[assignment,return-value]
+    async with serving(executor) as server:
+        error = await refusal(server)
+    assert error.code() is Code.INTERNAL
+    incident = details(error)["ErrorInfo"].metadata["incident"]
+    assert incident in error.details() and "Zero" not in error.details()
+    assert incident in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+async def test_a_template_that_fails_names_the_chat() -> None:
+    from tests.models import tiny_tokenizer
+    from trtspec.errors import InvalidField
+    from trtspec.service.text import ChatPrompt, Tokenizer
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(InvalidField, match="chat is .*roles must alternate"):
+        Tokenizer(tokenizer).render(ChatPrompt(({"role": "user", "content": "hi"},)))
+    tokenizer.chat_template = None
+    with pytest.raises(InvalidField, match="text or token_ids: this model has no chat template"):
+        Tokenizer(tokenizer).render(ChatPrompt(({"role": "user", "content": "hi"},)))

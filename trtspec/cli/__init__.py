@@ -1,0 +1,1 @@
+"""The `trtspec` command: what an operator or a curious person types."""

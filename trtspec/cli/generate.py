@@ -1,0 +1,170 @@
+"""`trtspec generate`: ask a running server, and see what speculation did."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import enum
+import json
+import sys
+from typing import Any
+
+import grpc
+from rich.console import Console
+
+from trtspec.cli import compare
+from trtspec.cli.render import StreamPrinter, summary_table, tokens_per_second
+from trtspec.client import Chunk, Client, Event, Finished, Prompt, RequestFailed
+from trtspec.decoding.stats import SpeculationStats
+
+DEFAULT_SERVER = "127.0.0.1:50051"
+_EXAMPLES = """\
+examples:
+  trtspec generate "Name three rivers."
+  trtspec generate --raw "Once upon a time" --max-tokens 64 --temperature 0.8 --seed 7
+  trtspec generate --compare --repeat 5 "Repeat this list: red, green, blue, red, green, blue"
+  cat letter.txt | trtspec generate --system "Rewrite in plain words." - --json
+"""
+_SAMPLING = (
+    ("--max-tokens", int, "most tokens to generate; unset: what the context leaves"),
+    ("--temperature", float, "0 is greedy; unset: the model's default"),
+    ("--top-k", int, "keep the K most likely tokens"),
+    ("--top-p", float, "keep the smallest set of tokens with this probability"),
+    ("--min-p", float, "drop tokens less likely than this share of the most likely"),
+    ("--seed", int, "same seed, same text"),
+    ("--max-draft-tokens", int, "deepest draft"),
+)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "generate",
+        help="stream an answer from a running server",
+        description="Stream an answer. On a terminal, drafted and accepted tokens are coloured.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("prompt", help="the prompt, or - to read it from standard input")
+    parser.add_argument("--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help=f"default: {DEFAULT_SERVER}")
+    parser.add_argument("--raw", action="store_true", help="send plain text, without the model's chat template")
+    parser.add_argument("--system", help="system message of the chat")
+    for flag, kind, text in _SAMPLING:
+        parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=text)
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; may be repeated")
+    parser.add_argument("--ignore-eos", action="store_true", help="generate past the model's end-of-text tokens")
+    parser.add_argument("--speculation", choices=("default", "on", "off"), default="default", help="whether to draft")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, the last one a summary")
+    parser.add_argument("--compare", action="store_true", help="measure with speculation off and on, and compare")
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="INT", help="runs of each side of --compare (default: 3)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask and print; 1 where the server refuses or cannot be reached."""
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    try:
+        return asyncio.run(_ask(options, text))
+    except RequestFailed as error:
+        print(f"error: {explain(error, options.server)}", file=sys.stderr)
+        return 1
+
+
+def explain(error: RequestFailed, server: str) -> str:
+    """What happened and the way out."""
+    # A status without a reason did not come from our service: nothing answered.
+    if error.status is grpc.StatusCode.UNAVAILABLE and not error.reason:
+        return (
+            f"no server answers at {server}; start one with: trtspec serve ENGINE_OR_MODEL (or name it with --server)"
+        )
+    field = f"{error.field}: " if error.field and error.field not in str(error) else ""
+    return f"{field}{error} ({error.status.name})"
+
+
+async def _ask(options: argparse.Namespace, text: str) -> int:
+    async with Client(options.server) as client:
+        info = await client.model_info()
+        prompt = _prompt(options, text, has_template=info.has_chat_template)
+        arguments = _arguments(options)
+        if options.compare:
+            return await compare.run(client, prompt, arguments, options.repeat, info.dtype, as_json=options.json)
+        if options.json:
+            return await _print_json(client, prompt, arguments)
+        return await _print_text(client, prompt, arguments)
+
+
+def _prompt(options: argparse.Namespace, text: str, *, has_template: bool) -> Prompt:
+    if options.raw or not has_template:
+        return text
+    system = [{"role": "system", "content": options.system}] if options.system else []
+    return [*system, {"role": "user", "content": text}]
+
+
+def _arguments(options: argparse.Namespace) -> dict[str, Any]:
+    names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in _SAMPLING]
+    names += ["stop", "ignore_eos", "speculation"]
+    return {name: getattr(options, name) for name in names}
+
+
+async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any]) -> int:
+    printer = StreamPrinter(sys.stdout)
+    finished: Finished | None = None
+    # Only single tokens can be coloured: the text of a pass does not tell which part was drafted.
+    granularity = "token" if printer.coloured else "step"
+    async for event in client.generate(prompt, granularity=granularity, **arguments):
+        if isinstance(event, Chunk):
+            printer.print(event)
+        elif isinstance(event, Finished):
+            finished = event
+    printer.end()
+    if finished is not None:
+        Console(stderr=True, highlight=False).print(summary_table(finished))
+    return 0
+
+
+async def _print_json(client: Client, prompt: Prompt, arguments: dict[str, Any]) -> int:
+    texts: list[str] = []
+    async for event in client.generate(prompt, **arguments):
+        print(json.dumps(as_dict(event)), flush=True)
+        if isinstance(event, Chunk):
+            texts.append(event.text)
+        elif isinstance(event, Finished):
+            print(json.dumps(summary(event, "".join(texts))), flush=True)
+    return 0
+
+
+def as_dict(event: Event) -> dict[str, Any]:
+    """An event as a JSON object; enums become their words."""
+
+    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {key: value.value if isinstance(value, enum.Enum) else value for key, value in pairs}
+
+    return {"event": type(event).__name__.lower(), **dataclasses.asdict(event, dict_factory=plain)}
+
+
+def summary(finished: Finished, text: str) -> dict[str, Any]:
+    """The numbers a person would read, for programs; unknown is null."""
+    return {
+        "event": "summary",
+        "text": text,
+        "finish_reason": finished.reason.value,
+        "completion_tokens": finished.completion_tokens,
+        "time_to_first_token": finished.time_to_first_token,
+        "tokens_per_second": tokens_per_second(finished),
+        "speculation": None if finished.stats is None else _speculation(finished.stats),
+    }
+
+
+def _speculation(stats: SpeculationStats) -> dict[str, Any]:
+    return {
+        "decode_passes": stats.decode_passes,
+        "spec_steps": stats.spec_steps,
+        "tokens_per_pass": stats.tokens_per_pass,
+        "acceptance_rate": stats.acceptance_rate,
+        "mean_acceptance_length": stats.acceptance_length,
+        "acceptance_by_position": stats.per_position,
+        "accepted_length_histogram": stats.histogram,
+    }

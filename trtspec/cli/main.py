@@ -1,0 +1,37 @@
+"""The `trtspec` command and its subcommands."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from trtspec import __version__
+from trtspec.cli import generate, info, serve
+from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
+
+WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
+"""Errors that another command line would avoid; they exit with 2, as argparse does."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 2 for wrong input, 1 for a failure, 130 after Ctrl-C."""
+    options = parser().parse_args(argv)
+    try:
+        code: int = options.run(options)
+    except TrtspecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, WRONG_INPUT) else 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    result = argparse.ArgumentParser(prog="trtspec", description="Serve language models with speculative decoding.")
+    result.add_argument("--version", action="version", version=f"trtspec {__version__}")
+    commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (serve, generate, info):
+        module.add_parser(commands)
+    return result

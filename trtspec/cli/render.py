@@ -1,0 +1,114 @@
+"""What a person sees of an answer: coloured runs while it streams, then its numbers.
+
+It owns styles and wording. It does not know where events come from.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trtspec.client import Chunk, Finished
+
+ACCEPTED_STYLES = ("green", "cyan")
+"""Two shades, so that neighbouring passes can be told apart."""
+_BARS = "▁▂▃▄▅▆▇█"
+_HARMLESS_CONTROLS = frozenset("\n\t")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class RunPainter:
+    """Gives each token its style: drafted and accepted, or the target's own."""
+
+    def __init__(self) -> None:
+        self._accepted_left = 0
+        self._shade = 0
+
+    def style(self, chunk: Chunk) -> str:
+        """Style of a one-token chunk. Within a pass the accepted tokens come first."""
+        if chunk.passes:
+            self._accepted_left = chunk.passes[-1].accepted
+            self._shade ^= bool(self._accepted_left)
+        if not self._accepted_left or not chunk.token_ids:
+            return ""
+        self._accepted_left -= 1
+        return ACCEPTED_STYLES[self._shade]
+
+
+class StreamPrinter:
+    """Prints chunks as they come; colours where the output is a terminal that wants them."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._console = Console(file=file, highlight=False, soft_wrap=True)
+        self._painter = RunPainter()
+        self.coloured = self._console.is_terminal and not os.environ.get("NO_COLOR")
+
+    def print(self, chunk: Chunk) -> None:
+        """Print one chunk at once."""
+        if self.coloured:
+            self._console.print(Text(visible(chunk.text), style=self._painter.style(chunk)), end="")
+        else:
+            self._console.file.write(chunk.text)
+        self._console.file.flush()
+
+    def end(self) -> None:
+        """End the text and, in colour, say what the colours mean."""
+        self._console.file.write("\n")
+        if self.coloured:
+            legend = [("drafted and accepted", style) for style in ACCEPTED_STYLES]
+            parts: list[str | tuple[str, str]] = ["\ncolours: "]
+            for label, style in legend:
+                parts += [(label, style), ", "]
+            self._console.print(Text.assemble(*parts[:-1], " (two shades for neighbouring passes), the target's own"))
+
+
+def visible(text: str) -> str:
+    """Model text without the control characters that would steer a terminal."""
+    return "".join(char if char.isprintable() or char in _HARMLESS_CONTROLS else _REPLACEMENT for char in text)
+
+
+def tokens_per_second(finished: Finished) -> float | None:
+    """Tokens after the first one by the time from the first to the last."""
+    if not finished.decode_seconds or finished.completion_tokens < 2:
+        return None
+    return (finished.completion_tokens - 1) / finished.decode_seconds
+
+
+def summary_table(finished: Finished) -> Table:
+    """The numbers of one answer."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    stats = finished.stats
+    if stats is not None:
+        table.add_row("tokens per pass", number(stats.tokens_per_pass, 2))
+        table.add_row("acceptance rate", percent(stats.acceptance_rate))
+        table.add_row("acceptance by position", bars(stats.per_position))
+    table.add_row("time to first token", milliseconds(finished.time_to_first_token))
+    table.add_row("tokens per second", f"{number(tokens_per_second(finished), 1)} (one request at a time)")
+    table.add_row("tokens", f"{finished.prompt_tokens} in, {finished.completion_tokens} out")
+    stop = f" {finished.stop_string!r}" if finished.stop_string else ""
+    table.add_row("finish reason", finished.reason.value + stop)
+    return table
+
+
+def bars(shares: tuple[float, ...]) -> str:
+    """A small bar and a percentage for each draft position."""
+    if not shares:
+        return number(None, 0)
+    return "  ".join(f"{_BARS[round(share * (len(_BARS) - 1))]} {share:.0%}" for share in shares)
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number, or a dash where it is unknown."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.0f} ms"

@@ -1,0 +1,105 @@
+"""`trtspec serve`: an engine folder, or a model that is built first, becomes a server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtspec import speculative
+from trtspec.cache import cache_directory
+from trtspec.cli.options import add_options, from_options
+from trtspec.config import EngineOptions
+from trtspec.errors import EngineFolderError, TrtspecError
+from trtspec.manifest import NAME as MANIFEST
+from trtspec.service.options import ServeOptions
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import Method
+
+if TYPE_CHECKING:
+    from trtspec.service.model import ServedModel
+
+_EXAMPLES = """\
+examples:
+  trtspec serve engines/SmolLM2-135M-Instruct-ngram-float32
+  trtspec serve ~/models/SmolLM2-1.7B-Instruct --speculative-config '{"method": "ngram", "num_speculative_tokens": 6}'
+  trtspec serve engines/mine --port 0 --speculative-config @speculation.json
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve an engine or a model over gRPC",
+        description="Serve an engine folder. A plain model folder or .gguf file is built into the cache first.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source", type=Path, metavar="ENGINE_OR_MODEL", help="engine folder, model folder or .gguf file"
+    )
+    parser.add_argument(
+        "--speculative-config",
+        metavar="JSON",
+        help='JSON or @FILE, such as \'{"method": "ngram"}\'; a built engine is changed within what it was built for',
+    )
+    add_options(parser, ServeOptions, "server")
+    add_options(parser, EngineOptions, "engine")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal; 1 if the engine failed for good."""
+    config = None if options.speculative_config is None else speculative.parse(options.speculative_config)
+    serve_options = from_options(ServeOptions, options)
+    source: Path = options.source.expanduser()
+    if (source / MANIFEST).is_file():
+        directory, override = source, config
+    else:
+        directory, override = build(source, options.speculative_config, config), None
+    engine_options = from_options(EngineOptions, options, speculative=override)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
+    from trtspec.service.server import serve
+
+    return 0 if asyncio.run(serve(directory, serve_options, engine_options, announce)) else 1
+
+
+def build(source: Path, text: str | None, config: SpeculativeConfig | None) -> Path:
+    """Build a model into the cache; the builder makes a rerun with equal input instant."""
+    if not (source.is_file() and source.suffix == ".gguf") and not (source / "config.json").is_file():
+        raise EngineFolderError(
+            f"{source} is no engine folder (it has no {MANIFEST}) and no model (a folder with config.json, or a .gguf "
+            "file); make an engine with `python -m builders.build --method ngram`"
+        )
+    config = config or SpeculativeConfig(Method.NONE)
+    output = cache_directory() / "engines" / _name(source, config)
+    command = [sys.executable, "-m", "builders.build", "--method", config.method.value]
+    command += ["--target", str(source.resolve()), "--output", str(output)]
+    if text is None:
+        print("no --speculative-config: the engine is built with method none, without speculation", file=sys.stderr)
+    else:
+        command += ["--speculative-config", text]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+    if code:
+        raise TrtspecError(f"the build of {source} failed with exit code {code}; see above")
+    return output
+
+
+def announce(address: str, model: ServedModel) -> None:
+    """The one line that says that requests are answered."""
+    info = model.info
+    print(f"SERVING {address} model={info.model} method={info.method.value} engine={info.engine_id[:12]}", flush=True)
+
+
+def _name(source: Path, config: SpeculativeConfig) -> str:
+    digest = hashlib.sha256(f"{source.resolve()}\n{config}".encode()).hexdigest()
+    stem = source.stem if source.suffix == ".gguf" else source.resolve().name
+    return f"{stem}-{config.method.value}-{digest[:8]}"

@@ -1,0 +1,134 @@
+"""One output, from the engine's steps to the deltas a client sees.
+
+It owns where an output ends: a stop string cuts ids, text and pass records at the token that completes it. It does
+not know protos or gRPC, and it may run in any one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.decoding.stats import SpeculationStats
+from trtspec.service.detokenize import Decode, Detokenizer, StopScanner
+from trtspec.types import FinishReason, PassRecord, StepOutput
+
+MAX_PASS_RECORDS = 4096
+"""Pass records kept for `finished`; at about 16 bytes each they stay far below the smallest message limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an output ended."""
+
+    reason: FinishReason
+    stop_string: str | None = None
+    stop_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one message adds to an output."""
+
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    passes: tuple[PassRecord, ...] = ()
+    end: End | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.token_ids and not self.text
+
+
+class OutputAssembler:
+    """Turns the steps of one output into deltas and keeps its totals."""
+
+    def __init__(
+        self, decode: Decode, prompt: Sequence[int], scanner: StopScanner, *, keep_output: bool, keep_passes: bool
+    ) -> None:
+        self._text = Detokenizer(decode, prompt, scanner)
+        self._keep_output = keep_output
+        self._keep_passes = keep_passes
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self.count = 0
+        self.end: End | None = None
+        self.stats = SpeculationStats()
+        self.passes: list[PassRecord] = []
+        self.passes_truncated = False
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(self._ids)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def take(self, step: StepOutput, *, by_token: bool) -> tuple[Delta, ...]:
+        """The deltas of a step: one, or one for each token. The last one has `end` where the output ends."""
+        texts: list[str] = []
+        for index, token_id in enumerate(step.token_ids):
+            if step.finish and step.finish.stop_id is not None and index == len(step.token_ids) - 1:
+                texts.append("")
+                break
+            found = self._text.push(token_id)
+            texts.append(found.text)
+            if found.stop is not None:
+                self.end = End(FinishReason.STOP, stop_string=found.stop)
+                break
+        if self.end is None and step.finish:
+            self.end = End(step.finish.reason, stop_id=step.finish.stop_id)
+            texts[-1:] = ["".join(texts[-1:]) + self._text.flush()]
+        ids = step.token_ids[: len(texts)]
+        passes = cut(step.passes, len(ids)) if len(ids) < len(step.token_ids) or self._stopped_here else step.passes
+        self._count(ids, texts, passes)
+        return split(ids, texts, passes, self.end) if by_token else (Delta(ids, "".join(texts), passes, self.end),)
+
+    @property
+    def _stopped_here(self) -> bool:
+        return self.end is not None and self.end.stop_string is not None
+
+    def _count(self, ids: Sequence[int], texts: Sequence[str], passes: Sequence[PassRecord]) -> None:
+        self.count += len(ids)
+        self.stats += SpeculationStats.of(passes)
+        if self._keep_output:
+            self._ids.extend(ids)
+            self._texts.extend(texts)
+        if self._keep_passes:
+            room = MAX_PASS_RECORDS - len(self.passes)
+            self.passes.extend(passes[:room])
+            self.passes_truncated |= len(passes) > room
+
+
+def cut(passes: Sequence[PassRecord], kept: int) -> tuple[PassRecord, ...]:
+    """The records of an output that ends after `kept` tokens of these passes."""
+    result: list[PassRecord] = []
+    for record in passes:
+        if kept <= record.emitted:
+            result.append(record.cut_to(kept))
+            break
+        result.append(record)
+        kept -= record.emitted
+    return tuple(result)
+
+
+def split(ids: Sequence[int], texts: Sequence[str], passes: Sequence[PassRecord], end: End | None) -> tuple[Delta, ...]:
+    """One delta a token; the first token of a pass has its record, the last token has the end."""
+    # An end without a token still is a delta, and so is the text that it set free.
+    count = max(len(texts), 1)
+    starts: dict[int, tuple[PassRecord, ...]] = {}
+    at = 0
+    for record in passes:
+        index = min(at, count - 1)
+        starts[index] = (*starts.get(index, ()), record)
+        at += record.emitted
+    return tuple(
+        Delta(
+            token_ids=tuple(ids[index : index + 1]),
+            text=texts[index] if index < len(texts) else "",
+            passes=starts.get(index, ()),
+            end=end if index == count - 1 else None,
+        )
+        for index in range(count)
+    )

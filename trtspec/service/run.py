@@ -1,0 +1,122 @@
+"""One admitted Generate request, from the engine's first event to `finished`.
+
+It owns the request's clock, its place in the output and the closing of the engine's iterator. It does not know gRPC:
+where messages go is a function that it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor as Pool
+from functools import partial
+
+from trtspec.errors import EngineFault
+from trtspec.executors.base import Executor
+from trtspec.service import responses
+from trtspec.service.assemble import OutputAssembler
+from trtspec.service.detokenize import Decode, StopScanner
+from trtspec.service.model import ServedModel
+from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
+from trtspec.types import Request, Started, StepOutput
+from trtspec.v1 import inference_pb2 as pb
+
+_MARGIN_SECONDS = 0.25
+"""The engine stops this long before the call's deadline, so that `finished` still arrives."""
+_MARGIN_SHARE = 0.1
+"""And at most this share of the remaining time, so that short calls are not all margin."""
+
+Write = Callable[[pb.GenerateResponse], Awaitable[None]]
+
+
+class GenerateRun:
+    """Streams one request. Detokenising runs in the pool; a request is in one thread at a time."""
+
+    def __init__(
+        self,
+        parsed: ParsedRequest,
+        request: Request,
+        model: ServedModel,
+        clock: responses.Clock,
+        decode: Decode,
+        pool: Pool,
+    ) -> None:
+        self._parsed = parsed
+        self._request = request
+        self._model = model
+        self._clock = clock
+        self._pool = pool
+        self._next_message = 0.0
+        self._output = OutputAssembler(
+            decode,
+            request.prompt,
+            StopScanner(parsed.stop_strings, parsed.include_stop_string),
+            keep_output=parsed.include_full_output or parsed.granularity is Granularity.FINAL,
+            keep_passes=parsed.stats_level is StatsLevel.DETAILED,
+        )
+
+    async def stream(self, executor: Executor, write: Write) -> None:
+        """Run the request to its end; the engine's iterator is closed exactly once, whatever happens."""
+        events = executor.generate(self._request)
+        try:
+            async for event in events:
+                if isinstance(event, Started):
+                    self._clock.started = time.monotonic()
+                    await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
+                else:
+                    await self._step(event, write)
+                if self._output.end is not None:
+                    break
+        finally:
+            await events.aclose()
+        if self._output.end is None:
+            raise EngineFault("the engine ended the request without a finish reason")
+        await write(pb.GenerateResponse(finished=self._finished(totals_only=False)))
+
+    def partial(self) -> bytes | None:
+        """Totals of a request that failed after it was accepted: small enough for trailing metadata at any depth."""
+        if self._clock.started is None:
+            return None
+        return self._finished(totals_only=True).SerializeToString()
+
+    async def _step(self, step: StepOutput, write: Write) -> None:
+        if step.token_ids:
+            self._clock.last_token = time.monotonic()
+            self._clock.first_token = self._clock.first_token or self._clock.last_token
+        by_token = self._parsed.granularity is Granularity.TOKEN
+        take = partial(self._output.take, step, by_token=by_token)
+        deltas = await asyncio.get_running_loop().run_in_executor(self._pool, take)
+        if self._parsed.granularity is Granularity.FINAL:
+            return
+        for delta in deltas:
+            if not delta.empty:
+                await self._pause()
+                await write(responses.chunk(step.output_index, delta))
+
+    async def _pause(self) -> None:
+        """Keep the asked interval between messages; the engine merges the passes of the meantime."""
+        interval = self._parsed.min_interval
+        if interval:
+            await asyncio.sleep(self._next_message - time.monotonic())
+            self._next_message = time.monotonic() + interval
+
+    def _finished(self, *, totals_only: bool) -> pb.Finished:
+        return responses.finished(
+            self._parsed,
+            len(self._request.prompt),
+            self._output,
+            self._clock,
+            time.monotonic(),
+            totals_only=totals_only,
+        )
+
+
+def deadline(arrival: float, budget: float | None, remaining: float | None, now: float) -> float | None:
+    """When the engine must end a request, from its time budget and what remains of the call's deadline."""
+    ends = []
+    if budget is not None:
+        ends.append(arrival + budget)
+    if remaining is not None:
+        ends.append(now + remaining - min(_MARGIN_SECONDS, remaining * _MARGIN_SHARE))
+    return min(ends, default=None)

@@ -1,0 +1,191 @@
+"""The life of a gRPC server: bind, load, serve, drain.
+
+It owns the port, health, reflection and signals. It does not know what a request is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from trtspec import manifest
+from trtspec.config import EngineOptions
+from trtspec.errors import TrtspecError
+from trtspec.executors import open_executor
+from trtspec.executors.base import Executor
+from trtspec.service.admission import Admission
+from trtspec.service.model import GenerationDefaults, ServedModel
+from trtspec.service.options import ServeOptions
+from trtspec.service.servicer import Backend, InferenceServicer
+from trtspec.service.text import Tokenizer
+from trtspec.types import Health
+from trtspec.v1 import inference_pb2 as pb
+from trtspec.v1 import inference_pb2_grpc as rpc
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+_STOP_SECONDS = 1.0
+"""Time for last messages to leave after every request has ended."""
+_LEAST_PING_MILLISECONDS = 10_000
+"""Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off."""
+
+
+Announce = Callable[[str, ServedModel], None]
+"""Told the address and the model when requests are answered."""
+OpenEngine = Callable[[Path, EngineOptions], Coroutine[object, object, Executor]]
+T = TypeVar("T")
+
+
+class CannotListen(TrtspecError):
+    """The address is taken or not of this machine."""
+
+
+class Server:
+    """One gRPC server. Bind first, so that a taken port costs no engine load; then open, then drain and stop."""
+
+    def __init__(self, options: ServeOptions, message_bytes: int) -> None:
+        self._options = options
+        self._message_bytes = message_bytes
+        self._servicer = InferenceServicer()
+        self._health = health.aio.HealthServicer()
+        self._admission: Admission | None = None
+        self._draining = False
+        self._server = grpc.aio.server(
+            options=[
+                # Without this, a second server would share a taken port silently.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", message_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MILLISECONDS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ]
+        )
+        rpc.add_InferenceServicer_to_server(self._servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    async def bind(self) -> str:
+        """Listen, NOT_SERVING; give the address with the real port."""
+        host, port = self._options.host, self._options.port
+        host = f"[{host}]" if ":" in host else host
+        await self._set_health(False)
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise CannotListen(
+                f"cannot listen on {host}:{port}; is the port in use? Choose another with --port, or 0 for a free one"
+            ) from error
+        await self._server.start()
+        return f"{host}:{bound}"
+
+    async def open(self, model: ServedModel, executor: Executor, tokenizer: Tokenizer) -> None:
+        """Answer requests from now on."""
+        self._admission = Admission(model.info.limits.max_batch_size + self._options.max_queued_requests)
+        queued = self._options.max_queued_requests
+        self._servicer.open(Backend(model, executor, tokenizer, self._admission, queued, self._message_bytes))
+        await self._set_health(executor.health() is Health.SERVING)
+
+    async def follow(self, executor: Executor) -> bool:
+        """Report the engine's health, and return True when it has failed for good."""
+        state = executor.health()
+        while state is not Health.FAILED:
+            await self._set_health(state is Health.SERVING)
+            state = await executor.wait_for_change(state)
+        await self._set_health(False)
+        return True
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait for the live ones, at most the drain time."""
+        self._draining = True
+        await self._set_health(False)
+        if self._admission is not None:
+            self._admission.drain()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._admission.wait_idle(), self._options.drain_seconds)
+
+    async def stop(self) -> None:
+        """Close the port; calls that still run are cancelled after a moment."""
+        await self._server.stop(_STOP_SECONDS)
+        self._servicer.close()
+
+    async def _set_health(self, serving: bool) -> None:
+        answer = health_pb2.HealthCheckResponse
+        value = answer.SERVING if serving and not self._draining else answer.NOT_SERVING
+        for service in ("", SERVICE):
+            await self._health.set(service, value)
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks for an orderly end, a second one for a quick one."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+    def raise_one(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Take the signals of this process while the context lasts."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.raise_one)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+async def serve(
+    directory: Path,
+    options: ServeOptions,
+    engine_options: EngineOptions,
+    announce: Announce,
+    open_engine: OpenEngine = open_executor,
+) -> bool:
+    """Serve an engine folder until SIGTERM or SIGINT. False if the engine failed for good."""
+    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
+    signals = StopSignals()
+    # Before the load: a signal in these seconds must end the process in order, too.
+    with signals.handled():
+        try:
+            address = await server.bind()
+            tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
+            executor = await unless(signals.stop, open_engine(directory, engine_options))
+            if executor is None:
+                return True
+            try:
+                defaults = GenerationDefaults.load(directory)
+                model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
+                await server.open(model, executor, tokenizer)
+                announce(address, model)
+                if await unless(signals.stop, server.follow(executor)):
+                    return False
+                await unless(signals.hurry, server.drain())
+                return True
+            finally:
+                # Ends what is left of the requests with CANCELLED, so their clients still get a last message.
+                await executor.aclose()
+        finally:
+            await server.stop()
+
+
+async def unless(event: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """The result of the work, or None where the event came first and the work was cancelled."""
+    task, waiter = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        waiter.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)

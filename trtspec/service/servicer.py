@@ -1,0 +1,158 @@
+"""The Inference service. It only translates: requests to the engine's terms, events to messages, errors to statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import grpc
+
+from trtspec.errors import EngineLoading
+from trtspec.executors.base import Executor
+from trtspec.service import prompt as prompts
+from trtspec.service import responses
+from trtspec.service.admission import Admission
+from trtspec.service.checks import check
+from trtspec.service.features import check_model
+from trtspec.service.model import ServedModel
+from trtspec.service.requests import ParsedRequest, Prompt, chat_prompt, parse_request
+from trtspec.service.run import GenerateRun, deadline
+from trtspec.service.status import to_status
+from trtspec.service.text import ChatPrompt, Tokenizer
+from trtspec.types import Request
+from trtspec.v1 import inference_pb2 as pb
+from trtspec.v1 import inference_pb2_grpc as rpc
+
+PARTIAL_KEY = "trtspec-partial-bin"
+_TEXT_THREADS = 2
+"""Tokenising is native code that frees the interpreter; more threads would take cores from the engine."""
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+R = TypeVar("R")
+Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What requests need once the engine is open."""
+
+    model: ServedModel
+    executor: Executor
+    tokenizer: Tokenizer
+    admission: Admission
+    max_queued_requests: int
+    max_message_bytes: int
+
+
+class InferenceServicer(rpc.InferenceServicer):
+    """Answers requests of the opened engine, and refuses them before it is open."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._pool = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
+
+    def open(self, backend: Backend) -> None:
+        """Answer requests from now on."""
+        self._backend = backend
+
+    def close(self) -> None:
+        """Free the threads."""
+        self._pool.shutdown(wait=True)
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
+        """Stream one request. A message is written, not yielded, so that a cancelled call ends inside this frame."""
+        clock = responses.Clock(time.monotonic())
+        run: GenerateRun | None = None
+        try:
+            backend = self._opened()
+            parsed = parse_request(request, backend.model)
+            with backend.admission.admit(parsed.request_id):
+                core = await self._resolve(parsed, backend, clock.arrival, context.time_remaining())
+                run = GenerateRun(parsed, core, backend.model, clock, backend.tokenizer.decode, self._pool)
+                await run.stream(backend.executor, context.write)
+        except Exception as error:
+            failure = error
+        else:
+            return
+        await _abort(context, failure, run.partial() if run else None)
+
+    async def GetModelInfo(
+        self,
+        request: pb.GetModelInfoRequest,
+        context: grpc.aio.ServicerContext[pb.GetModelInfoRequest, pb.GetModelInfoResponse],
+    ) -> pb.GetModelInfoResponse:
+        """Describe the model."""
+        try:
+            backend = self._opened()
+            check_model(request.model, backend.model)
+            return responses.model_info(
+                backend.model,
+                queued=backend.max_queued_requests,
+                request_bytes=backend.max_message_bytes,
+                has_chat=backend.tokenizer.has_chat_template,
+            )
+        except Exception as error:
+            failure = error
+        await _abort(context, failure)
+
+    async def Tokenize(
+        self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext[pb.TokenizeRequest, pb.TokenizeResponse]
+    ) -> pb.TokenizeResponse:
+        """Show the ids that Generate would use."""
+        try:
+            backend = self._opened()
+            check_model(request.model, backend.model)
+            check(request.WhichOneof("prompt") is not None, "prompt", "not set", "one of text and chat")
+            prompt = request.text if request.WhichOneof("prompt") == "text" else chat_prompt(request.chat)
+            return await self._in_pool(lambda: _tokenize(prompt, backend, request.include_pieces))
+        except Exception as error:
+            failure = error
+        await _abort(context, failure)
+
+    def _opened(self) -> Backend:
+        if self._backend is None:
+            raise EngineLoading("the engine is still loading; wait until the health service says SERVING")
+        return self._backend
+
+    async def _resolve(
+        self, parsed: ParsedRequest, backend: Backend, arrival: float, remaining: float | None
+    ) -> Request:
+        """The request in the engine's terms."""
+        called = time.monotonic()
+        ids = await self._in_pool(lambda: prompts.encode(parsed.prompt, backend.tokenizer, backend.model))
+        return Request(
+            request_id=parsed.request_id,
+            prompt=ids,
+            max_tokens=prompts.room(len(ids), parsed.max_tokens, backend.model),
+            sampling=parsed.sampling,
+            seed=parsed.seed,
+            stop_ids=parsed.stop_ids,
+            eos_ids=parsed.eos_ids,
+            max_draft_tokens=parsed.speculation.max_draft_tokens,
+            priority=parsed.priority,
+            deadline=deadline(arrival, parsed.time_budget, remaining, called),
+            tenant=parsed.tenant,
+        )
+
+    async def _in_pool(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+
+def _tokenize(prompt: Prompt, backend: Backend, pieces: bool) -> pb.TokenizeResponse:
+    tokenizer = backend.tokenizer
+    text = tokenizer.render(prompt) if isinstance(prompt, ChatPrompt) else str(prompt)
+    ids = prompts.encode(prompt, tokenizer, backend.model)
+    return pb.TokenizeResponse(token_ids=ids, text=text, pieces=tokenizer.pieces(ids) if pieces else ())
+
+
+async def _abort(context: grpc.aio.ServicerContext[Q, R], error: Exception, partial: bytes | None = None) -> NoReturn:
+    status = to_status(error)
+    trailing = tuple(status.trailing_metadata or ())
+    if partial is not None:
+        trailing += ((PARTIAL_KEY, partial),)
+    await context.abort(status.code, status.details, trailing)

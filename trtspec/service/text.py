@@ -1,0 +1,109 @@
+"""Text to token ids and back, with the tokenizer and chat template of an engine folder.
+
+It knows the transformers library and no request rules. All methods may run in several threads at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerFast
+
+from trtspec.errors import EngineFolderError, InvalidField
+
+FOLDER = "tokenizer"
+_RESERVED_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters) | {
+    "messages",
+}
+"""Names that would replace what the server itself gives to the renderer, the template included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A chat to render, in plain Python values."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    template_arguments: Mapping[str, Any] | None = None
+    template: str | None = None
+    continue_final_message: bool = False
+
+
+class Tokenizer:
+    """The model's own tokenizer.
+
+    Encoding and decoding go to the immutable backend: the transformers layer sets truncation on each call, which
+    is not safe between threads.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+
+    @classmethod
+    def load(cls, engine: Path) -> Tokenizer:
+        """Open the tokenizer of an engine folder."""
+        try:
+            return cls(PreTrainedTokenizerFast.from_pretrained(engine / FOLDER, local_files_only=True))
+        except (OSError, ValueError) as error:
+            raise EngineFolderError(f"{engine / FOLDER} cannot be read ({error}); build the engine again") from error
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self._tokenizer)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text with the special tokens that the model starts with."""
+        return tuple(self._backend.encode(text, add_special_tokens=True).ids)
+
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Ids of a rendered chat, whose template has written the special tokens already."""
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def render(self, chat: ChatPrompt) -> str:
+        """The chat as text, by the model's template."""
+        self._check(chat)
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in chat.messages],
+                tools=[dict(tool) for tool in chat.tools] or None,
+                chat_template=chat.template,
+                tokenize=False,
+                add_generation_prompt=not chat.continue_final_message,
+                continue_final_message=chat.continue_final_message,
+                **(chat.template_arguments or {}),
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+            # A template is a program that fails on messages it does not foresee; that is the client's input.
+            problem = f"not accepted by the chat template ({error})"
+            raise InvalidField("chat", problem, "what the template takes") from error
+        return str(text)
+
+    def _check(self, chat: ChatPrompt) -> None:
+        templates = self._tokenizer.chat_template
+        if not templates:
+            raise InvalidField("chat", "a chat", "text or token_ids: this model has no chat template")
+        names = sorted(templates) if isinstance(templates, dict) else ["default"]
+        if chat.template is not None and chat.template not in names:
+            raise InvalidField("chat.template", repr(chat.template), f"one of {', '.join(names)}")
+        if clash := sorted(_RESERVED_ARGUMENTS & set(chat.template_arguments or ())):
+            raise InvalidField("chat.template_arguments", repr(clash[0]), "a name that the server does not set")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special tokens have none."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Text of each id alone, special tokens shown."""
+        return tuple(str(self._backend.decode([id_], skip_special_tokens=False)) for id_ in ids)
