@@ -20,6 +20,7 @@ from builders.progress import working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from trtspec import speculative
 from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
+from trtspec.openmp import be_considerate
 
 _WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
 _EPILOG = f"""\
@@ -53,6 +54,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
         output, found = done
         print(f"up to date: {output} (engine {found.engine_id[:12]}); --force builds it again")
         return 0
+    be_considerate()
     stages.require_packages()
     with working_on("reading the headers of the checkpoint"):
         plan = make_plan(recipe, open_checkpoint(recipe.target))

@@ -6,6 +6,10 @@ import os
 
 import pytest
 
+from trtspec.openmp import be_considerate
+
+be_considerate()  # tests share the machine with the processes they start
+
 # Set before anything imports transformers, which reads them once: a test that would reach the hub fails instead,
 # and tokenizers do not warn when a test starts a process.
 os.environ["HF_HUB_OFFLINE"] = "1"

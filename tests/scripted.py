@@ -129,7 +129,8 @@ def drive(
                 break
         for request_id in [name for name, at in (cancel or {}).items() if at == turn]:
             record(results, engine.cancel(request_id), turn)
-        record(results, engine.turn(now(turn)), turn)
+        for events in engine.turn(now(turn)):
+            record(results, events, turn)
         engine.check()
         turn += 1
         assert turn < 20_000, "the engine makes no progress"

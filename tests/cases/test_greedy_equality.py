@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from tests.scripted import (
@@ -74,7 +77,7 @@ TREES = {
 def test_the_shape_of_the_tree_does_not_matter(shape: str) -> None:
     offsets, parents = TREES[shape]
 
-    def draw(tokens: object, limit: int) -> tuple[list[int], list[int]]:
+    def draw(tokens: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
         best = greedy(LAW, tokens, 3)
         return [(best[min(i, 2)] + offset) % 16 for i, offset in enumerate(offsets)], parents
 
@@ -88,7 +91,7 @@ def test_the_shape_of_the_tree_does_not_matter(shape: str) -> None:
 def test_an_accepted_path_through_scattered_slots_is_moved_together(block_tokens: int, batch: int) -> None:
     """The path is the second child at depth 1 and the third below it, so no accepted slot is in its place."""
 
-    def draw(tokens: object, limit: int) -> tuple[list[int], list[int]]:
+    def draw(tokens: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
         first, second = greedy(LAW, tokens, 2)
         wrong = [item for item in range(16) if item not in (first, second)]
         return [wrong[0], first, wrong[1], wrong[2], second], [-1, -1, 1, 1, 1]
@@ -158,3 +161,24 @@ def test_seeded_sampling_is_identical_at_any_depth_and_in_any_batch(name: str) -
     engine, _ = scripted_engine(LAW, proposer(name, LAW))
     other = drive(engine, [Request("a", (2, 3), 30, sampling, seed=2**63 + 6, max_draft_tokens=4)])["a"].ids
     assert tuple(other) not in texts
+
+
+@pytest.mark.parametrize("wrong_at", range(4))
+def test_nothing_scored_after_a_rejected_position_is_kept(wrong_at: int) -> None:
+    """Sampled, with a chain that is right up to one position: the text is that of plain sampling, and the scripted
+    runner asserts that every pass is fed committed tokens only."""
+    sampling = SamplingParams(temperature=0.8)
+    request = Request("a", (4, 2), 200, sampling, seed=9)
+    plain, _ = scripted_engine(LAW, NoProposer())
+    text = [*request.prompt, *drive(plain, [request])["a"].ids]
+
+    def draw(tokens: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
+        chain = text[len(tokens) : len(tokens) + min(4, limit)]
+        if wrong_at < len(chain):
+            chain[wrong_at] = (chain[wrong_at] + 1) % 16
+        return chain, list(range(-1, len(chain) - 1))
+
+    engine, _ = scripted_engine(LAW, ScriptedProposer(draw))
+    result = drive(engine, [replace(request, max_draft_tokens=4)])["a"]
+    assert [*request.prompt, *result.ids] == text
+    assert {item.accepted for item in result.passes if item.drafted == 4} == {wrong_at}

@@ -21,7 +21,7 @@ from tests.scripted import (
 )
 from trtspec.decoding.proposers.ngram import NgramProposer
 from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineFault
-from trtspec.types import Finish, FinishReason, Request, SamplingParams
+from trtspec.types import Finish, FinishReason, Request, SamplingParams, Started, StepOutput
 
 LAW = hashed_law()
 
@@ -61,14 +61,16 @@ def test_cancelling_one_frees_its_blocks_while_others_go_on() -> None:
         engine.submit(Request(name, tuple(range(12)), 60, max_draft_tokens=4))
     results = {"a": Result(), "b": Result()}
     for turn in range(3):
-        record(results, engine.turn(turn), turn)
+        for events in engine.turn(turn):
+            record(results, events, turn)
     before = engine.stats().free_blocks
     record(results, engine.cancel("a"), 3)
     assert engine.stats().free_blocks > before
     assert results["a"].finish == Finish(FinishReason.CANCELLED)
     assert engine.cancel("a") == (), "a second cancel is no error"
     while not engine.idle:
-        record(results, engine.turn(9), 9)
+        for events in engine.turn(9):
+            record(results, events, 9)
         engine.check()
     assert results["b"].ids == greedy(LAW, tuple(range(12)), 60)
     assert engine.stats().free_blocks == engine.stats().total_blocks
@@ -84,13 +86,22 @@ def test_cancel_at_any_point(at: int) -> None:
     assert results["b"].ids == results["a"].ids[: len(results["b"].ids)]
 
 
+def test_a_request_is_said_to_start_before_its_first_pass_and_not_after_it() -> None:
+    engine, runner = scripted_engine(LAW, NgramProposer(4))
+    engine.submit(Request("a", (1,), 3))
+    turn = engine.turn(0.0)
+    assert next(turn) == (Started("a"),)
+    assert runner.plans == []
+    assert [type(event) for event in next(turn)] == [StepOutput]
+
+
 def test_an_id_that_was_cancelled_can_be_used_again_at_once() -> None:
     engine, _ = scripted_engine(LAW, NgramProposer(4))
     engine.submit(Request("a", (1, 1, 1), 50, max_draft_tokens=4))
     with pytest.raises(DuplicateRequest, match="'a' is in use"):
         engine.submit(Request("a", (2,), 5))
     for turn in range(4):
-        engine.turn(turn)
+        list(engine.turn(turn))
     engine.cancel("a")
     assert drive(engine, [Request("a", (3,), 8, max_draft_tokens=4)])["a"].ids == greedy(LAW, (3,), 8)
 

@@ -99,6 +99,19 @@ def test_acceptance_is_the_known_share() -> None:
     assert shares == pytest.approx([0.758, 0.80], abs=0.015)
 
 
+def test_a_certain_proposal_is_accepted_with_the_targets_probability() -> None:
+    """A drafter that always proposes token 0 under p = .4 .3 .2 .1: accepted 40 % of the time, and the law stays p."""
+    p = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    place = world.World(_everywhere(p), _everywhere(torch.tensor([1.0])), HOT)
+    key = seed_words(list(range(world.DRAWS)))
+    contexts, positions = torch.zeros(world.DRAWS, 2, dtype=torch.int64), torch.zeros(world.DRAWS, dtype=torch.int64)
+    for verifier in (world.by_walk, world.by_rejection):
+        outcome = verifier(place, contexts, key, positions, world.certain_chain(place, contexts, key, positions))
+        assert (outcome.accepted >= 1).double().mean().item() == pytest.approx(0.4, abs=0.015)
+        counts = torch.bincount(outcome.emitted[:, 0], minlength=4).numpy()
+        assert fit(counts, p.double().numpy()).good
+
+
 def _everywhere(law: torch.Tensor) -> torch.Tensor:
     """The same law after any context; tokens beyond it are impossible."""
     logits = torch.full((world.VOCABULARY,), -torch.inf)

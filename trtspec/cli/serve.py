@@ -9,7 +9,6 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trtspec import speculative
 from trtspec.cache import cache_directory
@@ -17,12 +16,10 @@ from trtspec.cli.options import add_options, from_options
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFolderError, TrtspecError
 from trtspec.manifest import NAME as MANIFEST
+from trtspec.service.model import GENERATION, ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Method
-
-if TYPE_CHECKING:
-    from trtspec.service.model import ServedModel
 
 _EXAMPLES = """\
 examples:
@@ -59,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     config = None if options.speculative_config is None else speculative.parse(options.speculative_config)
     serve_options = from_options(ServeOptions, options)
     source: Path = options.source.expanduser()
-    if (source / MANIFEST).is_file():
+    # A folder with its defaults and no manifest is an unfinished engine: to be refused, and no model to build from.
+    if (source / MANIFEST).is_file() or (source / GENERATION).is_file():
         directory, override = source, config
     else:
         directory, override = build(source, options.speculative_config, config), None

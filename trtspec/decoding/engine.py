@@ -5,6 +5,8 @@ It knows nothing of threads, processes or clocks beyond the time it is told.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import Runner
 from trtspec.decoding.proposer import Proposer
@@ -37,14 +39,17 @@ class Engine:
         """End a request between passes; its blocks are free at once."""
         return self._scheduler.cancel(request_id)
 
-    def turn(self, now: float) -> tuple[EngineEvent, ...]:
-        """Run one pass, if there is anything to run, and return all that became known."""
+    def turn(self, now: float) -> Iterator[tuple[EngineEvent, ...]]:
+        """Run one pass, if there is anything to run. Yields what is known before it, then what it made known.
+
+        To be iterated to its end before anything else is asked of the engine.
+        """
         expired = self._scheduler.expire(now)
         plan, started = self._scheduler.plan()
-        if plan is None:
-            return expired + started
-        draft, outcome = run_pass(plan, self._proposer, self._runner)
-        return expired + started + self._scheduler.commit(plan, draft, outcome)
+        yield expired + started
+        if plan is not None:
+            draft, outcome = run_pass(plan, self._proposer, self._runner)
+            yield self._scheduler.commit(plan, draft, outcome)
 
     def stats(self) -> EngineStats:
         kv_cache = self._scheduler.kv_cache

@@ -24,11 +24,14 @@ class EngineLoop:
     def run(self) -> None:
         """Turn until `Close`. Sleeps while no request lives."""
         while not self._closing:
-            events = self._obey()
+            self._report(self._obey())
             if not self._closing and not self._engine.idle:
-                events += self._engine.turn(time.monotonic())
-            if events:
-                self._publish(Report(events, self._engine.stats()))
+                for events in self._engine.turn(time.monotonic()):
+                    self._report(events)
+
+    def _report(self, events: tuple[EngineEvent, ...]) -> None:
+        if events:
+            self._publish(Report(events, self._engine.stats()))
 
     def _obey(self) -> tuple[EngineEvent, ...]:
         """Carry out all commands that are there; wait for one where there is nothing else to do."""

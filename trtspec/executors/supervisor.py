@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from trtspec.errors import EngineFault, EngineFolderError, EngineLost
 from trtspec.executors.crashes import CrashHistory
 from trtspec.executors.messages import HEADER, Close, Command, Open, OpenFailed, Ready, Report, pack, unpack
 from trtspec.executors.streams import RequestStreams
+from trtspec.openmp import considerate
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 CLOSE_GRACE_SECONDS = 5.0
@@ -108,7 +110,10 @@ class WorkerExecutor:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "trtspec.executors.worker", str(theirs.fileno()), pass_fds=[theirs.fileno()]
+                sys.executable,
+                *("-m", "trtspec.executors.worker", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                env=considerate(os.environ),
             )
         reader, self._channel = await asyncio.open_connection(sock=ours)
         self._channel.write(pack(self._open))

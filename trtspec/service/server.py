@@ -47,6 +47,26 @@ class CannotListen(TrtspecError):
     """The address is taken or not of this machine."""
 
 
+class Healths(health.aio.HealthServicer):
+    """Health of the services. Ends its watches itself: one that the closing port cancels leaves a traceback behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = asyncio.Event()
+
+    async def Watch(
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse],
+    ) -> None:
+        """Stream changes until the client leaves or the server stops."""
+        await unless(self._over, super().Watch(request, context))
+
+    def end_watches(self) -> None:
+        """Close every watch, and at once those that come later."""
+        self._over.set()
+
+
 class Server:
     """One gRPC server. Bind first, so that a taken port costs no engine load; then open, then drain and stop."""
 
@@ -54,7 +74,7 @@ class Server:
         self._options = options
         self._message_bytes = message_bytes
         self._servicer = InferenceServicer()
-        self._health = health.aio.HealthServicer()
+        self._health = Healths()
         self._admission: Admission | None = None
         self._draining = False
         self._server = grpc.aio.server(
@@ -112,6 +132,7 @@ class Server:
 
     async def stop(self) -> None:
         """Close the port; calls that still run are cancelled after a moment."""
+        self._health.end_watches()
         await self._server.stop(_STOP_SECONDS)
         self._servicer.close()
 

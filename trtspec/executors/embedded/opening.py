@@ -93,7 +93,8 @@ def _warm_up(engine: Engine, limits: Limits) -> None:
     if limits.max_context_tokens >= len(_WARM_UP.prompt) + _WARM_UP.max_tokens:
         engine.submit(_WARM_UP)
         while not engine.idle:
-            engine.turn(time.monotonic())
+            for _ in engine.turn(time.monotonic()):
+                pass
 
 
 def _info(manifest: Manifest, speculative: SpeculativeConfig, limits: Limits) -> EngineInfo:
