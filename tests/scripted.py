@@ -129,13 +129,20 @@ def drive(
                 break
         for request_id in [name for name, at in (cancel or {}).items() if at == turn]:
             record(results, engine.cancel(request_id), turn)
-        for events in engine.turn(now(turn)):
-            record(results, events, turn)
+        one_turn(engine, results, now(turn), turn)
         engine.check()
         turn += 1
         assert turn < 20_000, "the engine makes no progress"
     assert engine.stats().free_blocks == before, "blocks were lost"
     return results
+
+
+def one_turn(engine: Engine, results: dict[str, Result], now: float, turn: int = 0) -> None:
+    """Begin and finish a pass."""
+    begun = engine.begin(now)
+    record(results, begun.events, turn)
+    if begun.plan is not None:
+        record(results, engine.finish(begun.plan), turn)
 
 
 def record(results: dict[str, Result], events: Sequence[EngineEvent], turn: int) -> None:

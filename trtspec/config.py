@@ -5,10 +5,11 @@ Flags, their help and their checks derive from the fields' metadata (`trtspec.cl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from trtspec.errors import ConfigError
-from trtspec.speculative import SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class EngineOptions:
     kv_block_tokens: int = field(default=16, metadata={"help": "token positions in a block of the KV cache", "min": 1})
     threads: int = field(default=0, metadata={"help": "CPU threads of the engine; 0 takes all cores", "min": 0})
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
-    speculative: SpeculativeConfig | None = None
-    """Overrides what the engine was built with, within what it was built for."""
+    speculative: Mapping[str, Any] | None = None
+    """Keys of a speculative configuration that change what the engine was built with, within what it was built for."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -31,7 +31,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A finished build. Everything outside `build` and `versions` is part of `engine_id`."""
+    """A finished build. What decides the tokens is in `facts`; a name, a smoke result and versions are not."""
 
     model: str
     backend: str
@@ -166,8 +166,9 @@ def _parse(directory: Path) -> Manifest:
             versions=document["versions"],
             build=document["build"],
         )
-    except (ValueError, KeyError, TypeError, ConfigError) as error:
-        raise EngineFolderError(f"{path} is damaged ({error}); build the engine again") from error
-    if manifest.engine_id != document["engine_id"]:
+        engine_id = document["engine_id"]
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise EngineFolderError(f"{path} is damaged ({error!r}); build the engine again") from error
+    if manifest.engine_id != engine_id:
         raise EngineFolderError(f"{path} was changed by hand: its facts do not give its engine_id; build it again")
     return manifest

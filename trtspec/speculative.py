@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError
 from trtspec.types import Method
 
+FLAG = "--speculative-config"
 MAX_DRAFT_TOKENS = 64
 """Deepest draft a configuration may ask for; beyond, a pass stops being memory bound on any hardware."""
+MAX_LOOKUP_TOKENS = 32
+"""Longest n-gram that is looked up; longer repetitions are found by shorter ones too."""
+
+_DRAFTER_KEYS = frozenset({"method", "model", "num_speculative_tokens"})
+_KEYS = {
+    Method.NONE: frozenset({"method"}),
+    Method.NGRAM: frozenset({"method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"}),
+}
+"""Keys that a method reads, where they are not those of a drafter with weights; any other key is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,7 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
-        _check("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_DRAFT_TOKENS)
+        _check("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP_TOKENS)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
 
     @property
@@ -39,55 +50,83 @@ class SpeculativeConfig:
         return 0 if self.method is Method.NONE else self.num_speculative_tokens
 
     def facts(self) -> dict[str, Any]:
-        """The settings that matter for this method, for the manifest and `engine_id`."""
-        facts: dict[str, Any] = {"method": self.method.value}
-        if self.method is not Method.NONE:
-            facts["num_speculative_tokens"] = self.num_speculative_tokens
-        if self.method is Method.NGRAM:
-            facts |= {"prompt_lookup_min": self.prompt_lookup_min, "prompt_lookup_max": self.prompt_lookup_max}
-        return facts
+        """The settings that this method reads, for the manifest and `engine_id`; paths are no facts."""
+        keys = known_keys(self.method) - {"method", "model"}
+        return {"method": self.method.value, **{key: getattr(self, key) for key in sorted(keys)}}
 
 
-def parse(text: str) -> SpeculativeConfig:
-    """Read `{"method": "ngram", ...}` or `@file.json`."""
+def known_keys(method: Method) -> frozenset[str]:
+    """The keys that a method reads."""
+    return _KEYS.get(method, _DRAFTER_KEYS)
+
+
+def parse(text: str) -> Mapping[str, Any]:
+    """Read `{"method": "ngram", ...}` or `@file.json`, and check it; keys that are not written stay open."""
     if text.startswith("@"):
         path = Path(text[1:])
         try:
             text = path.read_text()
         except OSError as error:
-            raise ConfigError(f"--speculative-config: cannot read {path}: {error.strerror}") from error
+            raise ConfigError(f"{FLAG}: cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{FLAG}: {path} is not a text file") from error
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(
-            f"--speculative-config is not JSON ({error}); an example: "
-            '\'{"method": "ngram", "num_speculative_tokens": 8}\''
-        ) from error
-    return from_dict(value)
+        example = '\'{"method": "ngram", "num_speculative_tokens": 8}\''
+        raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
+    from_dict(value)
+    return dict(value)
 
 
 def from_dict(value: object) -> SpeculativeConfig:
-    """Build a configuration from parsed JSON; every error names its key."""
+    """Build a configuration from parsed JSON, with defaults for what is not written; every error names its key."""
     if not isinstance(value, dict):
-        raise ConfigError(f"--speculative-config must be a JSON object, not {type(value).__name__}")
-    known = {item.name for item in fields(SpeculativeConfig)}
-    if unknown := sorted(set(value) - known):
-        raise ConfigError(f"--speculative-config: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    if "method" not in value:
-        raise ConfigError('--speculative-config: "method" is missing; it is never guessed')
-    methods = {method.value: method for method in Method}
-    if value["method"] not in methods:
+        raise ConfigError(f"{FLAG} must be a JSON object, not {type(value).__name__}")
+    method = _method(value)
+    keys = known_keys(method)
+    if unknown := sorted(set(value) - keys):
         raise ConfigError(
-            f"--speculative-config: method {value['method']!r} is unknown; known are {', '.join(methods)}"
+            f"{FLAG}: method {method.value!r} has no key {unknown[0]!r}; its keys are {', '.join(sorted(keys))}"
         )
     for key, item in value.items():
         if key not in ("method", "model") and (isinstance(item, bool) or not isinstance(item, int)):
-            raise ConfigError(f"--speculative-config: {key} must be a whole number, not {item!r}")
+            raise ConfigError(f"{FLAG}: {key} must be a whole number, not {item!r}")
     if not isinstance(value.get("model"), str | None):
-        raise ConfigError(f"--speculative-config: model must be a path, not {value['model']!r}")
-    return SpeculativeConfig(**{**value, "method": methods[value["method"]]})
+        raise ConfigError(f"{FLAG}: model must be a path, not {value['model']!r}")
+    return SpeculativeConfig(**{**value, "method": method})
+
+
+def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
+    """What an engine does at run time: what it was built for, changed within that by the keys asked for."""
+    if asked is None:
+        return built
+    config = from_dict({**(built.facts() if asked["method"] == built.method.value else {}), **asked})
+    if config.method is Method.NONE:
+        return config
+    if config.method is not built.method:
+        raise ConfigError(
+            f"{FLAG} asks for {config.method.value} and the engine was built for {built.method.value}; "
+            f"build it with --method {config.method.value}, or ask for none"
+        )
+    if config.num_speculative_tokens > built.num_speculative_tokens:
+        raise ConfigError(
+            f"{FLAG}: num_speculative_tokens is {config.num_speculative_tokens} and the engine was built "
+            f"for at most {built.num_speculative_tokens}; build it for more, or ask for less"
+        )
+    return config
+
+
+def _method(value: dict[str, Any]) -> Method:
+    if "method" not in value:
+        raise ConfigError(f'{FLAG}: "method" is missing; it is never guessed')
+    methods = {method.value: method for method in Method}
+    name = value["method"]
+    if not isinstance(name, str) or name not in methods:
+        raise ConfigError(f"{FLAG}: method {name!r} is unknown; known are {', '.join(methods)}")
+    return methods[name]
 
 
 def _check(key: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise ConfigError(f"--speculative-config: {key} is {value}; allowed is {low} to {high}")
+        raise ConfigError(f"{FLAG}: {key} is {value}; allowed is {low} to {high}")

@@ -9,15 +9,18 @@ from collections.abc import Sequence
 import pytest
 
 from tests.scripted import (
+    Law,
     Result,
     ScriptedProposer,
     drive,
     greedy,
     hashed_law,
+    one_turn,
     random_drafter,
     record,
     right_drafter,
     scripted_engine,
+    wrong_drafter,
 )
 from trtspec.decoding.proposers.ngram import NgramProposer
 from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineFault
@@ -61,16 +64,14 @@ def test_cancelling_one_frees_its_blocks_while_others_go_on() -> None:
         engine.submit(Request(name, tuple(range(12)), 60, max_draft_tokens=4))
     results = {"a": Result(), "b": Result()}
     for turn in range(3):
-        for events in engine.turn(turn):
-            record(results, events, turn)
+        one_turn(engine, results, turn, turn)
     before = engine.stats().free_blocks
     record(results, engine.cancel("a"), 3)
     assert engine.stats().free_blocks > before
     assert results["a"].finish == Finish(FinishReason.CANCELLED)
     assert engine.cancel("a") == (), "a second cancel is no error"
     while not engine.idle:
-        for events in engine.turn(9):
-            record(results, events, 9)
+        one_turn(engine, results, 9, 9)
         engine.check()
     assert results["b"].ids == greedy(LAW, tuple(range(12)), 60)
     assert engine.stats().free_blocks == engine.stats().total_blocks
@@ -89,10 +90,10 @@ def test_cancel_at_any_point(at: int) -> None:
 def test_a_request_is_said_to_start_before_its_first_pass_and_not_after_it() -> None:
     engine, runner = scripted_engine(LAW, NgramProposer(4))
     engine.submit(Request("a", (1,), 3))
-    turn = engine.turn(0.0)
-    assert next(turn) == (Started("a"),)
-    assert runner.plans == []
-    assert [type(event) for event in next(turn)] == [StepOutput]
+    begun = engine.begin(0.0)
+    assert begun.events == (Started("a"),)
+    assert begun.plan is not None and runner.plans == []
+    assert [type(event) for event in engine.finish(begun.plan)] == [StepOutput]
 
 
 def test_an_id_that_was_cancelled_can_be_used_again_at_once() -> None:
@@ -100,8 +101,9 @@ def test_an_id_that_was_cancelled_can_be_used_again_at_once() -> None:
     engine.submit(Request("a", (1, 1, 1), 50, max_draft_tokens=4))
     with pytest.raises(DuplicateRequest, match="'a' is in use"):
         engine.submit(Request("a", (2,), 5))
+    results = {"a": Result()}
     for turn in range(4):
-        list(engine.turn(turn))
+        one_turn(engine, results, turn, turn)
     engine.cancel("a")
     assert drive(engine, [Request("a", (3,), 8, max_draft_tokens=4)])["a"].ids == greedy(LAW, (3,), 8)
 
@@ -148,16 +150,54 @@ def test_mixed_depths_in_one_batch_do_not_touch_each_other() -> None:
     assert any(sorted(draft.counts.tolist()) == [0, 0, 1, 2, 4] for draft in runner.drafts)
 
 
-def test_nan_logits_end_their_request_alone() -> None:
-    def law(prefix: Sequence[int]) -> Sequence[float]:
-        return [math.nan] * 16 if prefix[0] == 9 and len(prefix) == 6 else LAW(prefix)
+def nan_after(length: int, first: int) -> Law:
+    """Not a number once the text that starts with `first` is so long."""
 
-    requests = [Request("good", (1,), 20, max_draft_tokens=4), Request("bad", (9,), 20, max_draft_tokens=4)]
-    engine, _ = scripted_engine(law, right_drafter(LAW, 4))
+    def law(prefix: Sequence[int]) -> Sequence[float]:
+        return [math.nan] * 16 if prefix[0] == first and len(prefix) >= length else LAW(prefix)
+
+    return law
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_nan_logits_end_their_request_alone(depth: int) -> None:
+    """What came before them is delivered, at any depth of speculation; the neighbour never notices."""
+    requests = [Request(name, (first,), 20, max_draft_tokens=depth) for name, first in (("good", 1), ("bad", 9))]
+    engine, _ = scripted_engine(nan_after(6, 9), right_drafter(LAW, 4))
     results = drive(engine, requests)
     assert isinstance(results["bad"].error, EngineFault)
-    assert results["bad"].ids == greedy(LAW, (9,), 20)[: len(results["bad"].ids)]
+    assert results["bad"].ids == greedy(LAW, (9,), 5)
     assert results["good"].ids == greedy(LAW, (1,), 20)
+
+
+def test_nan_logits_after_the_end_are_nobodys_matter() -> None:
+    """The output ends at its fourth token; a draft that ran past it met numbers that are none."""
+    eos = greedy(LAW, (9,), 4)[3]
+    assert eos not in greedy(LAW, (9,), 3)
+    engine, _ = scripted_engine(nan_after(6, 9), right_drafter(LAW, 4))
+    result = drive(engine, [Request("a", (9,), 20, eos_ids=frozenset({eos}), max_draft_tokens=4)])["a"]
+    assert (result.ids, result.finish) == (greedy(LAW, (9,), 4), Finish(FinishReason.EOS, eos))
+
+
+def test_drafts_take_no_block_that_a_waiting_request_needs() -> None:
+    """A's rejected drafts could fill the pool in every pass; the long prompt joins all the same."""
+    started = []
+    for depth in (0, 8):
+        engine, _ = scripted_engine(LAW, wrong_drafter(LAW, 8), blocks=13, block_tokens=4, context=52)
+        requests = [Request("a", (1,), 20, max_draft_tokens=depth), Request("w", tuple(i % 16 for i in range(37)), 4)]
+        started.append(drive(engine, requests, join_every=2)["w"].started_turn)
+    assert started[0] == started[1]
+
+
+def test_drafts_take_no_block_that_a_decoding_neighbour_needs() -> None:
+    """Nobody is preempted and nobody skips a pass because a neighbour drafts."""
+    for depth in (0, 8):
+        engine, _ = scripted_engine(LAW, wrong_drafter(LAW, 8), blocks=17, block_tokens=4, context=68)
+        requests = [Request(name, tuple(range(16)), 16, max_draft_tokens=depth) for name in ("a", "b")]
+        results = drive(engine, requests)
+        assert engine.stats().preemptions == 0
+        for result in results.values():
+            assert [item.pass_index for item in result.passes] == list(range(16))
 
 
 def test_deadlines_end_running_requests_softly_and_waiting_ones_with_an_error() -> None:

@@ -95,9 +95,15 @@ def test_what_cannot_run_is_refused_before_it_is_queued() -> None:
     engine, _ = scripted_engine(LAW, NgramProposer(4), context=20)
     with pytest.raises(PromptTooLong, match="18 prompt tokens and max_tokens 3 exceed 20"):
         engine.submit(Request("a", (1,) * 18, 3))
-    for bad in (Request("a", (), 3), Request("a", (1,), 0), Request("a", (16,), 3), Request("a", (-1,), 3)):
-        with pytest.raises(InvalidField):
-            engine.submit(bad)
+    wrong = {
+        "prompt is empty": Request("a", (), 1000),
+        "max_tokens is 0": Request("a", (1,), 0),
+        "token_ids is 1..16; allowed is 0..15": Request("a", (1, 16), 3),
+        "token_ids is -1..2; allowed is 0..15": Request("a", (-1, 2), 3),
+    }
+    for message, request in wrong.items():
+        with pytest.raises(InvalidField, match=message):
+            engine.submit(request)
     with pytest.raises(InvalidField, match="max_draft_tokens is 65; allowed is 0..64"):
         engine.submit(Request("a", (1,), 3, max_draft_tokens=65))
     assert engine.idle

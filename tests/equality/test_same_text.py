@@ -15,13 +15,12 @@ from tests.equality.conftest import Subject
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
-from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method, Request, SamplingParams
+from trtspec.types import Request, SamplingParams
 
 TOKENS = 64
 DEPTH = 8
 OPTIONS = EngineOptions(kv_cache_mib=256)
-WITHOUT_SPECULATION = replace(OPTIONS, speculative=SpeculativeConfig(Method.NONE))
+WITHOUT_SPECULATION = replace(OPTIONS, speculative={"method": "none"})
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engines import collect, one_by_one, staggered
 from trtspec.config import EngineOptions
-from trtspec.errors import DuplicateRequest, InvalidField, PromptTooLong
+from trtspec.errors import DuplicateRequest, EngineLost, InvalidField, PromptTooLong
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.types import EngineStats, Finish, FinishReason, Health, Method, Request, Started, StepOutput
@@ -110,3 +110,25 @@ async def test_what_cannot_run_raises_and_the_engine_lives(executor: Executor) -
     with pytest.raises(InvalidField):
         await collect(executor, Request("outside", (100_000,), 1))
     assert len((await collect(executor, ask())).ids) == 12
+
+
+async def test_the_same_request_object_twice_at_once_is_a_duplicate_and_harms_nothing(executor: Executor) -> None:
+    request = ask("twice", 200)
+    first = asyncio.create_task(collect(executor, request))
+    await asyncio.sleep(0)
+    with pytest.raises(DuplicateRequest):
+        await collect(executor, request)
+    assert len((await first).ids) == 200
+
+
+async def test_nothing_waits_for_a_closed_executor(executor: Executor) -> None:
+    events = executor.generate(ask("late"))
+    running = asyncio.create_task(collect(executor, ask("running", 1500)))
+    await asyncio.sleep(0)
+    await executor.aclose()
+    with pytest.raises(EngineLost):
+        await anext(events)
+    with pytest.raises(EngineLost, match="closed"):
+        await running
+    assert executor.health() is Health.FAILED
+    assert await executor.wait_for_change(Health.SERVING) is Health.FAILED

@@ -17,8 +17,9 @@ from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
+from trtspec.executors.child import Child
+from trtspec.executors.messages import Open, Report, Submit
 from trtspec.manifest import NAME as MANIFEST
-from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Health, Method, Request, StepOutput
 
 OPTIONS = EngineOptions(kv_cache_mib=8, threads=1)
@@ -61,7 +62,7 @@ async def test_three_crashes_end_it_and_a_request_in_two_of_them_is_refused(engi
         for name in ("first", "second"):
             await crash_in_mid_stream(executor, ask(name))
             assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
-        with pytest.raises(EngineFault, match="more than once"):
+        with pytest.raises(EngineFault, match="in two crashes"):
             await collect(executor, ask("third"))
         assert len((await collect(executor, ask("harmless", 5))).ids) == 5
         await crash_in_mid_stream(executor, Request("other", (9, 8), 1500))
@@ -91,33 +92,83 @@ async def test_what_only_the_worker_can_see_is_raised_in_the_parent(engine_folde
         await open_executor(damaged, OPTIONS)
     with pytest.raises(EngineFolderError, match="content of weights.safetensors differs"):
         await open_executor(damaged, EngineOptions(kv_cache_mib=8, verify=True))
-    deeper = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=9)
+    deeper = {"method": "ngram", "num_speculative_tokens": 9}
     with pytest.raises(ConfigError, match="num_speculative_tokens is 9 .* at most 8"):
         await open_executor(engine_folder, EngineOptions(kv_cache_mib=8, speculative=deeper))
 
 
 async def test_speculation_can_be_narrowed_or_switched_off_at_start(engine_folder: Path) -> None:
-    narrow, off = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=2), SpeculativeConfig(Method.NONE)
-    for config, depth in ((narrow, 2), (off, 0)):
+    narrow = {"method": "ngram", "num_speculative_tokens": 2}
+    for config, method, depth in ((narrow, Method.NGRAM, 2), ({"method": "none"}, Method.NONE, 0)):
         options = EngineOptions(kv_cache_mib=8, threads=1, speculative=config)
         executor = await open_executor(engine_folder, options, in_process=True)
         try:
-            assert (executor.info().method, executor.info().limits.max_draft_tokens) == (config.method, depth)
+            assert (executor.info().method, executor.info().limits.max_draft_tokens) == (method, depth)
         finally:
             await executor.aclose()
 
 
 async def test_a_method_that_was_not_built_is_refused(plain_folder: Path) -> None:
-    options = EngineOptions(kv_cache_mib=8, speculative=SpeculativeConfig(Method.NGRAM))
+    options = EngineOptions(kv_cache_mib=8, speculative={"method": "ngram"})
     with pytest.raises(ConfigError, match="asks for ngram and the engine was built for none"):
         await open_executor(plain_folder, options)
 
 
-async def test_the_worker_follows_its_parent(engine_folder: Path) -> None:
-    """Closing the channel, as the parent's death does, ends the worker without anybody's kill."""
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in mid-stream"])
+async def test_the_worker_follows_its_parent(
+    engine_folder: Path, busy: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Closing the channel, as the parent's death does, ends the worker without anybody's kill and without noise."""
+    child = await Child.start(Open(engine_folder, OPTIONS))
+    await child.ready()
+    if busy:
+        child.send(Submit(ask()))
+        assert isinstance(await child.receive(), Report)
+    child._writer.transport.abort()
+    assert await asyncio.wait_for(child.process.wait(), 20) == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_a_crash_while_starting_again_is_one_more_crash_and_not_the_end(
+    engine_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replacement dies while it opens; the one after it serves."""
     executor = await open_executor(engine_folder, OPTIONS)
-    process = executor._process
-    executor._care.cancel()
-    executor._channel.close()
-    assert await asyncio.wait_for(process.wait(), 20) == 0
+    start, deaths = Child.start, []
+
+    async def start_and_die(command: Open) -> Child:
+        child = await start(command)
+        if not deaths:
+            deaths.append(child.process.pid)
+            child.process.kill()
+        return child
+
+    try:
+        monkeypatch.setattr(Child, "start", start_and_die)
+        await crash_in_mid_stream(executor, ask())
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert len(deaths) == 1
+        assert len((await collect(executor, Request("b", (7,), 5))).ids) == 5
+    finally:
+        await executor.aclose()
+
+
+async def test_closing_while_the_engine_is_being_restarted_leaves_nothing(engine_folder: Path) -> None:
+    executor = await open_executor(engine_folder, OPTIONS)
+    await crash_in_mid_stream(executor, ask())
+    assert executor.health() is Health.RESTARTING
     await executor.aclose()
+    assert executor.health() is Health.FAILED
+
+
+async def test_an_engine_that_was_rebuilt_meanwhile_is_not_served_as_the_old_one(
+    engine_folder: Path, plain_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(engine_folder, tmp_path / "engine")
+    executor = await open_executor(folder, OPTIONS)
+    try:
+        shutil.copytree(plain_folder, folder, dirs_exist_ok=True)
+        await crash_in_mid_stream(executor, ask())
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.FAILED
+    finally:
+        await executor.aclose()

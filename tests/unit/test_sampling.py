@@ -94,7 +94,16 @@ def test_leaving_out_hopeless_tokens_changes_no_choice() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("kind", [GREEDY, SamplingParams(1.0), SamplingParams(1.0, top_k=3)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        GREEDY,
+        SamplingParams(1.0),
+        SamplingParams(1.0, top_k=3),
+        SamplingParams(1.0, top_p=0.9),
+        SamplingParams(1.0, min_p=0.1),
+    ],
+)
 def test_a_row_without_finite_logits_has_no_token_and_spoils_no_other(bad: float, kind: SamplingParams) -> None:
     logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(4))
     expected = choose(logits, rows(kind, kind, kind)).tolist()
@@ -102,6 +111,11 @@ def test_a_row_without_finite_logits_has_no_token_and_spoils_no_other(bad: float
     chosen = choose(logits, rows(kind, kind, kind)).tolist()
     assert chosen[1] == NO_TOKEN
     assert [chosen[0], chosen[2]] == [expected[0], expected[2]]
+
+
+@pytest.mark.parametrize("kind", [GREEDY, SamplingParams(1.0), SamplingParams(1.0, top_k=3, top_p=0.9, min_p=0.1)])
+def test_a_row_with_nothing_left_has_no_token(kind: SamplingParams) -> None:
+    assert choose(torch.full((1, 10), -math.inf), rows(kind)).tolist() == [NO_TOKEN]
 
 
 def test_masked_tokens_are_never_chosen() -> None:

@@ -23,7 +23,7 @@ class Draft:
     parents: Tensor  # [B, N] int64, ROOT or an earlier node
     counts: Tensor  # [B] int64
     probs: Tensor | None = None  # [B, N, V], the law each node was drawn from, where drafts are sampled
-    certain: Tensor | None = None  # [B] bool: proposed with probability 1; None means all rows
+    certain: Tensor | None = None  # [B] bool: rows proposed with probability 1; None: all without `probs`, else none
 
     @property
     def rows(self) -> int:

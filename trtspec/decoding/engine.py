@@ -5,10 +5,10 @@ It knows nothing of threads, processes or clocks beyond the time it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from trtspec.decoding.kv_cache import KVCache
-from trtspec.decoding.plan import Runner
+from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
 from trtspec.decoding.scheduler import Scheduler
 from trtspec.decoding.step import run_pass
@@ -16,8 +16,17 @@ from trtspec.errors import InvalidField, PromptTooLong
 from trtspec.types import EngineEvent, EngineStats, Limits, Request
 
 
+class Begun(NamedTuple):
+    """The first half of a turn."""
+
+    plan: StepPlan | None
+    """None where there is nothing to run."""
+    events: tuple[EngineEvent, ...]
+    """What is known before the pass."""
+
+
 class Engine:
-    """In-flight batching over one model. Not thread safe: one thread submits, cancels and turns."""
+    """In-flight batching over one model. Not thread safe: one thread submits, cancels, begins and finishes passes."""
 
     def __init__(self, runner: Runner, proposer: Proposer, kv_cache: KVCache, limits: Limits) -> None:
         self._runner = runner
@@ -39,17 +48,16 @@ class Engine:
         """End a request between passes; its blocks are free at once."""
         return self._scheduler.cancel(request_id)
 
-    def turn(self, now: float) -> Iterator[tuple[EngineEvent, ...]]:
-        """Run one pass, if there is anything to run. Yields what is known before it, then what it made known.
-
-        To be iterated to its end before anything else is asked of the engine.
-        """
+    def begin(self, now: float) -> Begun:
+        """End what is overdue, admit what fits, and plan the next pass. A plan must be finished before the next."""
         expired = self._scheduler.expire(now)
         plan, started = self._scheduler.plan()
-        yield expired + started
-        if plan is not None:
-            draft, outcome = run_pass(plan, self._proposer, self._runner)
-            yield self._scheduler.commit(plan, draft, outcome)
+        return Begun(plan, expired + started)
+
+    def finish(self, plan: StepPlan) -> tuple[EngineEvent, ...]:
+        """Run the pass and settle it; returns what it made known."""
+        draft, outcome = run_pass(plan, self._proposer, self._runner)
+        return self._scheduler.commit(plan, draft, outcome)
 
     def stats(self) -> EngineStats:
         kv_cache = self._scheduler.kv_cache
@@ -68,13 +76,15 @@ class Engine:
 
     def _check(self, request: Request) -> None:
         limits = self._limits
+        if not request.prompt:
+            raise InvalidField("prompt", "empty", "at least one token")
+        if request.max_tokens < 1:
+            raise InvalidField("max_tokens", request.max_tokens, "1 or more")
         size, room = len(request.prompt) + request.max_tokens, min(limits.max_context_tokens, limits.kv_cache_tokens)
         if size > room:
             raise PromptTooLong(
                 f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} exceed {room} positions"
             )
-        if not request.prompt or request.max_tokens < 1:
-            raise InvalidField("prompt", f"{len(request.prompt)} tokens", "at least 1 token, and max_tokens at least 1")
         low, high = min(request.prompt), max(request.prompt)
         if not 0 <= low <= high < limits.vocabulary_size:
             raise InvalidField("token_ids", f"{low}..{high}", f"0..{limits.vocabulary_size - 1}")

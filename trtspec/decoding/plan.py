@@ -74,7 +74,7 @@ class TargetOutput:
     """
 
     logits: Tensor  # [S, V], V cut to the ids that may be emitted
-    hidden: Tensor | None = None  # [S, H], where a proposer asked for it
+    hidden: Tensor | None = None  # [S, H], normalised last hidden states; None where a runner has none
 
 
 class Runner(Protocol):

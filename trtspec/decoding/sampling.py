@@ -87,7 +87,8 @@ def _top_p_floor(scores: Tensor, top_p: Sequence[float]) -> Tensor:
     before = probabilities.cumsum(dim=1) - probabilities
     wanted = torch.tensor(top_p, dtype=torch.float64, device=scores.device).unsqueeze(1)
     size = (before < wanted).sum(dim=1, keepdim=True)
-    return ordered.gather(1, size - 1).masked_fill(wanted >= 1.0, -math.inf)
+    # A row of NaN has no nucleus; `choose` reports it.
+    return ordered.gather(1, (size - 1).clamp(min=0)).masked_fill(wanted >= 1.0, -math.inf)
 
 
 def _min_p_floor(scores: Tensor, min_p: Sequence[float]) -> Tensor:

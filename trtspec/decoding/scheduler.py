@@ -8,7 +8,7 @@ then the last sequence in order gives its blocks back and is computed again late
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trtspec.decoding.draft import Draft, nodes_by_depth
 from trtspec.decoding.kv_cache import KVCache, SlotCopy
@@ -30,17 +30,15 @@ from trtspec.types import (
 )
 
 
-@dataclass(slots=True)
-class _Budget:
-    """Tokens the pass being planned may still take."""
+class _Feed(NamedTuple):
+    """Known tokens that a sequence gets into the pass being planned."""
 
-    tokens: int
-    nodes_each: int
-    """Draft nodes of one row; an equal share, so that early rows do not take them all."""
+    sequence: Sequence
+    fed: int
 
 
 class Scheduler:
-    """Owns the sequences and the KV bookkeeping of one engine."""
+    """Owns the sequences and the KV bookkeeping of one engine. A pass must hold a token of each sequence at least."""
 
     def __init__(self, kv_cache: KVCache, needs: Needs, max_batch_size: int, max_pass_tokens: int) -> None:
         self.kv_cache = kv_cache
@@ -48,7 +46,7 @@ class Scheduler:
         self.passes = 0
         self._needs = needs
         self._max_batch_size = max_batch_size
-        self._max_pass_tokens = max(max_pass_tokens, max_batch_size)
+        self._max_pass_tokens = max_pass_tokens
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._by_request: dict[str, Sequence] = {}
@@ -88,13 +86,18 @@ class Scheduler:
         return tuple(self._end(sequence, FinishReason.DEADLINE) for sequence in overdue)
 
     def plan(self) -> tuple[StepPlan | None, tuple[EngineEvent, ...]]:
-        """The next pass with its memory reserved, and `Started` for who joins; None where there is nothing to do."""
-        budget = _Budget(self._max_pass_tokens, self._node_share())
-        rows = self._plan_running(budget)
-        started = self._plan_waiting(budget, rows)
-        if not rows:
+        """The next pass with its memory reserved, and `Started` for who joins; None where there is nothing to do.
+
+        Known tokens come first, those of waiting sequences included; drafts get what is left.
+        """
+        allowed = self._allowed_nodes()
+        budget = self._max_pass_tokens - sum(allowed.values())
+        feeds = self._feed_running(budget)
+        started = self._admit(budget - sum(feed.fed for feed in feeds), feeds)
+        if not feeds:
             return None, started
-        plan = StepPlan(self.passes, tuple(rows), tuple(self._copies), tuple(self._released))
+        rows = tuple(self._row(feed, allowed.get(feed.sequence.sequence_id, 0)) for feed in feeds)
+        plan = StepPlan(self.passes, rows, tuple(self._copies), tuple(self._released))
         self.passes += 1
         self._copies.clear()
         self._released.clear()
@@ -120,43 +123,44 @@ class Scheduler:
                 self.kv_cache.trim(row.sequence_id)
                 nodes = nodes_by_depth(parents[:count])
                 record = PassRecord(plan.pass_index, nodes, accepted, accepted + 1, prefill=row.prefill)
-                events.append(self._advance(sequence, emitted[: accepted + 1], record))
+                events += self._advance(sequence, emitted[: accepted + 1], record)
         return tuple(events)
 
-    def _node_share(self) -> int:
-        """Draft nodes for each decoding row; together half of what decoding leaves where prefill wants the rest."""
-        decoding = sum(self._pending(sequence) == 1 for sequence in self._running)
-        spare = self._max_pass_tokens - decoding
-        prefill = self._waiting or decoding < len(self._running)
-        return (spare // 2 if prefill else spare) // max(decoding, 1)
+    def _allowed_nodes(self) -> dict[int, int]:
+        """Draft nodes that the pass's budget allows each decoding sequence: equal shares of what decoding leaves,
+        or of half of it where prefill wants the rest."""
+        decoding = [sequence for sequence in self._running if self._decodes(sequence)]
+        spare = self._max_pass_tokens - len(self._running)
+        if self._waiting or len(decoding) < len(self._running):
+            spare //= 2
+        share = max(spare, 0) // max(len(decoding), 1)
+        return {sequence.sequence_id: min(self._wanted_nodes(sequence), share) for sequence in decoding}
 
-    def _plan_running(self, budget: _Budget) -> list[PlanRow]:
+    def _feed_running(self, budget: int) -> list[_Feed]:
         """Decoding sequences first, so that a long prompt never stalls them, then prompts under way."""
-        rows: list[PlanRow] = []
-        planned: set[int] = set()
+        feeds: list[_Feed] = []
         for sequence in sorted(self._running, key=lambda item: (self._pending(item) > 1, *item.order)):
-            if sequence not in self._running or budget.tokens == 0:
-                continue
-            if self._reserve_one(sequence, planned):
-                planned.add(sequence.sequence_id)
-                rows.append(self._row(sequence, budget))
-        return rows
+            if budget > 0 and sequence in self._running and self._make_room(sequence, feeds):
+                feed = self._feed(sequence, budget)
+                budget -= feed.fed
+                feeds.append(feed)
+        return feeds
 
-    def _reserve_one(self, sequence: Sequence, planned: set[int]) -> bool:
+    def _make_room(self, sequence: Sequence, feeds: list[_Feed]) -> bool:
         """Room for one more position, taken from those later in order if need be; never from the pass's own rows."""
+        planned = {feed.sequence.sequence_id for feed in feeds}
         while self.kv_cache.room(sequence.sequence_id) < 1:
-            victims = [
-                item for item in self._running if item.sequence_id not in planned and item.order > sequence.order
-            ]
+            later = [item for item in self._running if item.order > sequence.order]
+            victims = [item for item in later if item.sequence_id not in planned]
             if not victims:
                 return False
             self._preempt(max(victims, key=lambda item: item.order))
         return True
 
-    def _plan_waiting(self, budget: _Budget, rows: list[PlanRow]) -> tuple[EngineEvent, ...]:
+    def _admit(self, budget: int, feeds: list[_Feed]) -> tuple[EngineEvent, ...]:
         """Admit in order while batch, budget and memory last; the first that does not fit holds the rest back."""
         started: list[EngineEvent] = []
-        while self._waiting and len(self._running) < self._max_batch_size and budget.tokens > 0:
+        while self._waiting and len(self._running) < self._max_batch_size and budget > 0:
             sequence = self._waiting[0]
             if not self.kv_cache.reserve(sequence.sequence_id, len(sequence.tokens)):
                 break
@@ -164,29 +168,29 @@ class Scheduler:
             if not sequence.started:
                 sequence.started = True
                 started.append(Started(sequence.request.request_id))
-            rows.append(self._row(sequence, budget))
+            feed = self._feed(sequence, budget)
+            budget -= feed.fed
+            feeds.append(feed)
         return tuple(started)
 
-    def _row(self, sequence: Sequence, budget: _Budget) -> PlanRow:
-        """What the sequence feeds and may draft, within the budget and the blocks that are left."""
-        pending = self._pending(sequence)
-        fed = min(pending, budget.tokens, self.kv_cache.room(sequence.sequence_id))
-        budget.tokens -= fed
-        decoding = pending == 1 and sequence.generated > 0
-        depth = min(sequence.request.max_draft_tokens, sequence.remaining - 1) if decoding else 0
-        wanted = self._needs.max_nodes if self._needs.tree and depth else depth
-        room = self.kv_cache.room(sequence.sequence_id) - fed
-        nodes = max(0, min(wanted, budget.nodes_each, budget.tokens, room))
-        budget.tokens -= nodes
+    def _feed(self, sequence: Sequence, budget: int) -> _Feed:
+        count = min(self._pending(sequence), budget, self.kv_cache.room(sequence.sequence_id))
+        self.kv_cache.reserve(sequence.sequence_id, count)
+        return _Feed(sequence, count)
+
+    def _row(self, feed: _Feed, allowed: int) -> PlanRow:
+        """The row of a sequence, with as many draft nodes as the blocks that are left can hold."""
+        sequence, fed = feed
+        nodes = min(allowed, self.kv_cache.room(sequence.sequence_id) - fed)
         self.kv_cache.reserve(sequence.sequence_id, fed + nodes)
         return PlanRow(
             sequence_id=sequence.sequence_id,
             history=sequence.tokens,
             start=self.kv_cache.length(sequence.sequence_id),
             fed=fed,
-            samples=fed == pending,
+            samples=fed == self._pending(sequence),
             prefill=sequence.generated == 0,
-            max_depth=min(depth, nodes),
+            max_depth=min(self._depth(sequence), nodes),
             max_nodes=nodes,
             blocks=self.kv_cache.blocks(sequence.sequence_id),
             sampling=sequence.request.sampling,
@@ -194,22 +198,38 @@ class Scheduler:
             choice=sequence.choice,
         )
 
+    def _decodes(self, sequence: Sequence) -> bool:
+        """Only its last token is not cached, and that one was generated: it may draft."""
+        return sequence.generated > 0 and self._pending(sequence) == 1
+
+    def _depth(self, sequence: Sequence) -> int:
+        """Deepest draft that can be emitted: the bonus takes one of the remaining tokens."""
+        return min(sequence.request.max_draft_tokens, sequence.remaining - 1)
+
+    def _wanted_nodes(self, sequence: Sequence) -> int:
+        depth = self._depth(sequence)
+        return self._needs.max_nodes if self._needs.tree and depth else min(depth, self._needs.max_nodes)
+
     def _pending(self, sequence: Sequence) -> int:
         """Known tokens that are not cached."""
         return len(sequence.tokens) - self.kv_cache.length(sequence.sequence_id)
 
-    def _advance(self, sequence: Sequence, emitted: list[int], record: PassRecord) -> EngineEvent:
+    def _advance(self, sequence: Sequence, emitted: list[int], record: PassRecord) -> tuple[EngineEvent, ...]:
+        """Append what the pass emitted, up to the output's end. Without a bonus the request fails after the rest."""
         request_id = sequence.request.request_id
-        if NO_TOKEN in emitted:
-            self._remove(sequence)
-            return Failed(request_id, EngineFault("the model's logits are not finite; this request cannot go on"))
-        ending = sequence.ending(emitted)
-        kept, finish = ending if ending else (len(emitted), None)
-        sequence.tokens += emitted[:kept]
-        if finish:
+        good = emitted[: emitted.index(NO_TOKEN)] if NO_TOKEN in emitted else emitted
+        ending = sequence.ending(good)
+        kept, finish = ending if ending else (len(good), None)
+        sequence.tokens += good[:kept]
+        failed = finish is None and len(good) < len(emitted)
+        if finish or failed:
             self._remove(sequence)
             record = record.cut_to(kept)
-        return StepOutput(request_id, sequence.choice, tuple(emitted[:kept]), (record,), finish)
+        output = StepOutput(request_id, sequence.choice, tuple(good[:kept]), (record,), finish)
+        if not failed:
+            return (output,)
+        error = Failed(request_id, EngineFault("the model's logits are not finite; this request cannot go on"))
+        return (output, error) if kept else (error,)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> EngineEvent:
         """End a sequence between passes."""

@@ -15,6 +15,8 @@ from trtspec.decoding.verify import Outcome, walk_tree
 def run_pass(plan: StepPlan, proposer: Proposer, runner: Runner) -> tuple[Draft, Outcome]:
     """Propose, forward, choose, verify. Nothing shared is changed."""
     draft = proposer.propose(plan.view())
+    if any(count > row.max_nodes for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)):
+        raise ValueError(f"the proposer drafted {draft.counts.tolist()} nodes, more than its rows have room for")
     target = runner.forward(plan, draft)
     return draft, walk_tree(draft, choose_all(plan, draft, target))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator
 from queue import SimpleQueue
@@ -13,6 +14,8 @@ from trtspec.executors.messages import Close, Command, Report
 from trtspec.executors.opened import OpenedEngine
 from trtspec.executors.streams import RequestStreams
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
+
+_log = logging.getLogger(__name__)
 
 
 class InProcessExecutor:
@@ -29,10 +32,15 @@ class InProcessExecutor:
         self._thread = threading.Thread(target=self._run, name="trtspec-engine", daemon=True)
         self._thread.start()
 
-    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if self._health is not Health.SERVING:
             raise EngineLost("the engine is not running")
-        return self._streams.run(request, self._inbox.put)
+        events = self._streams.run(request, self._inbox.put)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
 
     def info(self) -> EngineInfo:
         return self._opened.info
@@ -49,17 +57,18 @@ class InProcessExecutor:
         return self._health
 
     async def aclose(self) -> None:
+        self._end("the engine was closed")
         self._inbox.put(Close())
         await asyncio.to_thread(self._thread.join)
+        self._opened.engine.check()
 
     def _run(self) -> None:
         """The engine's thread. A bug in the engine ends the requests, as a crashed worker would."""
-        error: BaseException | None = None
         try:
             EngineLoop(self._opened.engine, self._inbox, self._publish).run()
-        except Exception as fault:  # whatever it is, requests must not wait for ever
-            error = fault
-        self._loop.call_soon_threadsafe(self._end, error)
+        except Exception as error:  # whatever it is, requests must not wait for ever
+            _log.exception("the engine failed")
+            self._loop.call_soon_threadsafe(self._end, f"the engine failed: {error!r}")
 
     def _publish(self, report: Report) -> None:
         self._loop.call_soon_threadsafe(self._receive, report)
@@ -68,8 +77,7 @@ class InProcessExecutor:
         self._stats = report.stats
         self._streams.deliver(report.events)
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, reason: str) -> None:
         self._health = Health.FAILED
         self._ended.set()
-        reason = f"the engine failed: {error!r}" if error else "the engine was closed"
-        self._streams.fail_all(EngineLost(reason))
+        self._streams.fail_all(reason)

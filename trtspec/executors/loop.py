@@ -20,18 +20,24 @@ class EngineLoop:
         self._inbox = inbox
         self._publish = publish
         self._closing = False
+        self._reported = engine.stats()
 
     def run(self) -> None:
         """Turn until `Close`. Sleeps while no request lives."""
         while not self._closing:
             self._report(self._obey())
             if not self._closing and not self._engine.idle:
-                for events in self._engine.turn(time.monotonic()):
-                    self._report(events)
+                begun = self._engine.begin(time.monotonic())
+                self._report(begun.events)
+                if begun.plan is not None:
+                    self._report(self._engine.finish(begun.plan))
 
     def _report(self, events: tuple[EngineEvent, ...]) -> None:
-        if events:
-            self._publish(Report(events, self._engine.stats()))
+        """Publish what is new, be it events or only the engine's state."""
+        stats = self._engine.stats()
+        if events or stats != self._reported:
+            self._reported = stats
+            self._publish(Report(events, stats))
 
     def _obey(self) -> tuple[EngineEvent, ...]:
         """Carry out all commands that are there; wait for one where there is nothing else to do."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
 
-from trtspec.errors import DuplicateRequest, RequestError
+from trtspec.errors import DuplicateRequest, EngineLost
 from trtspec.executors.messages import Cancel, Command, Submit
 from trtspec.types import EngineEvent, Failed, Request, RequestEvent, StepOutput
 
@@ -19,11 +19,12 @@ from trtspec.types import EngineEvent, Failed, Request, RequestEvent, StepOutput
 class Mailbox:
     """Unread events of one request, in order."""
 
-    def __init__(self) -> None:
-        self._events: deque[EngineEvent] = deque()
-        self._arrived = asyncio.Event()
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.ended = False
         """The engine is done with the request, so it needs no cancel."""
+        self._events: deque[EngineEvent] = deque()
+        self._arrived = asyncio.Event()
 
     def put(self, event: EngineEvent) -> None:
         self.ended = isinstance(event, Failed) or (isinstance(event, StepOutput) and event.finish is not None)
@@ -57,12 +58,17 @@ class RequestStreams:
         self._live_ids: set[str] = set()
         self._serial = itertools.count()
 
+    @property
+    def in_flight(self) -> list[Request]:
+        """Requests that the engine has not ended."""
+        return [mailbox.request for mailbox in self._mailboxes.values() if not mailbox.ended]
+
     async def run(self, request: Request, send: Callable[[Command], None]) -> AsyncGenerator[RequestEvent, None]:
         """Submit a request and yield its events; leaving early cancels it."""
         if request.request_id in self._live_ids:
             raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
         key = f"{request.request_id}#{next(self._serial)}"
-        mailbox = self._mailboxes[key] = Mailbox()
+        mailbox = self._mailboxes[key] = Mailbox(request)
         self._live_ids.add(request.request_id)
         try:
             send(Submit(replace(request, request_id=key)))
@@ -83,8 +89,8 @@ class RequestStreams:
             if mailbox := self._mailboxes.get(event.request_id):
                 mailbox.put(event)
 
-    def fail_all(self, error: RequestError) -> None:
-        """End every live request."""
+    def fail_all(self, reason: str) -> None:
+        """End every live request with an `EngineLost` of its own."""
         for key, mailbox in self._mailboxes.items():
             if not mailbox.ended:
-                mailbox.put(Failed(key, error))
+                mailbox.put(Failed(key, EngineLost(reason)))

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from trtspec.errors import TrtspecError
 from trtspec.executors.loop import EngineLoop
-from trtspec.executors.messages import Close, Command, Open, OpenFailed, Ready, pack, receive
+from trtspec.executors.messages import Close, Command, Open, OpenFailed, Ready, Report, pack, receive
 from trtspec.executors.opened import open_engine
 
 ORPHAN_GRACE_SECONDS = 10.0
@@ -30,13 +30,20 @@ def main(channel: socket.socket) -> int:
         return 1
     inbox: SimpleQueue[Command] = SimpleQueue()
     threading.Thread(target=_read, args=(channel, inbox), name="trtspec-inbox", daemon=True).start()
+
+    def publish(message: Ready | OpenFailed | Report) -> None:
+        try:
+            channel.sendall(pack(message))
+        except OSError:  # the parent is gone; so is everyone who would read this
+            inbox.put(Close())
+
     try:
         opened = open_engine(command.directory, command.options)
     except TrtspecError as error:
-        channel.sendall(pack(OpenFailed(error)))
+        publish(OpenFailed(error))
         return 1
-    channel.sendall(pack(Ready(opened.info, opened.engine.stats())))
-    EngineLoop(opened.engine, inbox, lambda report: channel.sendall(pack(report))).run()
+    publish(Ready(opened.info, opened.engine.stats()))
+    EngineLoop(opened.engine, inbox, publish).run()
     return 0
 
 

@@ -95,20 +95,24 @@ class AppliedSpeculation(_message.Message):
     def __init__(self, method: _Optional[_Union[SpeculationMethod, str]] = ..., max_draft_tokens: _Optional[int] = ..., reason: _Optional[str] = ..., unverified_target: _Optional[bool] = ...) -> None: ...
 
 class DecodePass(_message.Message):
-    __slots__ = ("pass_index", "drafted_count", "accepted_count", "verified_node_count", "emitted_count", "cut")
+    __slots__ = ("pass_index", "drafted_count", "accepted_count", "verified_node_count", "emitted_count", "cut", "prefill", "output_index")
     PASS_INDEX_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_NODE_COUNT_FIELD_NUMBER: _ClassVar[int]
     EMITTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     pass_index: int
     drafted_count: int
     accepted_count: int
     verified_node_count: int
     emitted_count: int
     cut: bool
-    def __init__(self, pass_index: _Optional[int] = ..., drafted_count: _Optional[int] = ..., accepted_count: _Optional[int] = ..., verified_node_count: _Optional[int] = ..., emitted_count: _Optional[int] = ..., cut: _Optional[bool] = ...) -> None: ...
+    prefill: bool
+    output_index: int
+    def __init__(self, pass_index: _Optional[int] = ..., drafted_count: _Optional[int] = ..., accepted_count: _Optional[int] = ..., verified_node_count: _Optional[int] = ..., emitted_count: _Optional[int] = ..., cut: _Optional[bool] = ..., prefill: _Optional[bool] = ..., output_index: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
     __slots__ = ("method", "source", "decode_passes", "spec_steps", "drafted_count", "accepted_count", "verified_node_count", "emitted_count", "rejected_steps", "accepted_length_histogram", "drafted_per_position", "accepted_per_position", "acceptance_rate", "node_yield", "mean_acceptance_length", "tokens_per_pass", "rejection_frequency", "passes", "passes_truncated")

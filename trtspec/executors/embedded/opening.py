@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,22 +22,23 @@ from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
-from trtspec.speculative import SpeculativeConfig
-from trtspec.types import EngineInfo, Limits, Method, OutputLaw, Request
+from trtspec.speculative import SpeculativeConfig, narrowed
+from trtspec.types import EngineInfo, Failed, Limits, OutputLaw, Request
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=3)
+_WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8)
+"""A repetition, so that lookup drafts something too."""
 
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
-    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
     if manifest.dtype not in _DTYPES:
         raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(_DTYPES)}")
     dtype = _DTYPES[manifest.dtype]
     device = torch.device("cpu")
     config = LlamaConfig.from_json(directory / CONFIG_NAME)
-    speculative = effective(manifest.speculative, options.speculative)
+    speculative = narrowed(manifest.speculative, options.speculative)
     proposer = PROPOSERS[speculative.method](speculative)
     limits = _limits(manifest, options, speculative, proposer.needs, slot_bytes(config, dtype))
     model = Llama(config, load_weights(directory, config, device), limits.max_context_tokens)
@@ -44,25 +46,8 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     runner = EagerRunner(model, pool, options.kv_block_tokens, limits.vocabulary_size)
     kv_cache = KVCache(limits.kv_cache_tokens // options.kv_block_tokens, options.kv_block_tokens)
     engine = Engine(runner, proposer, kv_cache, limits)
-    _warm_up(engine, limits)
+    _warm_up(directory, engine, limits)
     return OpenedEngine(engine, _info(manifest, speculative, limits))
-
-
-def effective(built: SpeculativeConfig, asked: SpeculativeConfig | None) -> SpeculativeConfig:
-    """What runs: the built configuration, or a narrower one that was asked for."""
-    if asked is None or asked.method is Method.NONE:
-        return asked or built
-    if asked.method is not built.method:
-        raise ConfigError(
-            f"--speculative-config asks for {asked.method.value} and the engine was built for {built.method.value}; "
-            f"build it with --method {asked.method.value}, or ask for none"
-        )
-    if asked.num_speculative_tokens > built.num_speculative_tokens:
-        raise ConfigError(
-            f"--speculative-config: num_speculative_tokens is {asked.num_speculative_tokens} and the engine was built "
-            f"for at most {built.num_speculative_tokens}; build it for more, or ask for less"
-        )
-    return asked
 
 
 def _limits(
@@ -88,13 +73,17 @@ def _limits(
     )
 
 
-def _warm_up(engine: Engine, limits: Limits) -> None:
-    """Touch the code paths of prefill and decoding, so that the first request does not pay for it."""
-    if limits.max_context_tokens >= len(_WARM_UP.prompt) + _WARM_UP.max_tokens:
-        engine.submit(_WARM_UP)
-        while not engine.idle:
-            for _ in engine.turn(time.monotonic()):
-                pass
+def _warm_up(directory: Path, engine: Engine, limits: Limits) -> None:
+    """Touch the code of prefill, decoding and drafts, so that the first request does not pay for it."""
+    if limits.max_context_tokens < len(_WARM_UP.prompt) + _WARM_UP.max_tokens:
+        return
+    engine.submit(replace(_WARM_UP, max_draft_tokens=limits.max_draft_tokens))
+    while not engine.idle:
+        begun = engine.begin(time.monotonic())
+        events = engine.finish(begun.plan) if begun.plan else ()
+        for event in events:
+            if isinstance(event, Failed):
+                raise EngineFolderError(f"{directory} does not generate: {event.error}; build the engine again")
 
 
 def _info(manifest: Manifest, speculative: SpeculativeConfig, limits: Limits) -> EngineInfo:
