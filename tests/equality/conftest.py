@@ -26,6 +26,8 @@ class Subject:
     prompts: list[tuple[int, ...]]
     eos_ids: frozenset[int]
     model: PreTrainedModel
+    threads: int = 0
+    """A tiny model is slower with two."""
 
     def reference(self, prompt: Sequence[int], max_tokens: int) -> list[int]:
         """`transformers.generate`, greedy."""
@@ -85,7 +87,7 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     prompts = [tuple(torch.randint(3, 260, (length,), generator=values).tolist()) for length in lengths]
     prompts[3] = (50, 60, 70, 50, 60, 70, 50, 60)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return Subject(directory, prompts, _eos_ids(directory), model)
+    return Subject(directory, prompts, _eos_ids(directory), model, threads=1)
 
 
 def _eos_ids(directory: Path) -> frozenset[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +19,13 @@ from trtspec.types import Request, SamplingParams
 
 TOKENS = 64
 DEPTH = 8
-OPTIONS = EngineOptions(kv_cache_mib=256)
-WITHOUT_SPECULATION = replace(OPTIONS, speculative={"method": "none"})
+WITHOUT_SPECULATION = {"method": "none"}
 
 
 @asynccontextmanager
-async def opened(directory: Path, options: EngineOptions) -> AsyncIterator[Executor]:
-    executor = await open_executor(directory, options, in_process=True)
+async def opened(subject: Subject, speculative: Mapping[str, Any] | None = None) -> AsyncIterator[Executor]:
+    options = EngineOptions(kv_cache_mib=256, threads=subject.threads, speculative=speculative)
+    executor = await open_executor(subject.directory, options, in_process=True)
     try:
         yield executor
         stats = await executor.stats()
@@ -44,8 +44,8 @@ def requests(subject: Subject, depth: int, **changes: object) -> list[Request]:
 async def check_against_transformers(subject: Subject) -> None:
     """Sixteen prompts, alone and joining and leaving each other, without and with speculation."""
     expected = [subject.reference(prompt, TOKENS) for prompt in subject.prompts]
-    for options, depth in ((WITHOUT_SPECULATION, 0), (OPTIONS, DEPTH)):
-        async with opened(subject.directory, options) as executor:
+    for speculative, depth in ((WITHOUT_SPECULATION, 0), (None, DEPTH)):
+        async with opened(subject, speculative) as executor:
             alone = await one_by_one(executor, requests(subject, depth))
             together = await staggered(executor, requests(subject, depth))
         assert [result.ids for result in alone] == expected
@@ -61,7 +61,7 @@ async def check_seeded(subject: Subject, count: int) -> None:
     sampling = SamplingParams(temperature=0.8, top_p=0.95)
     chosen = replace(subject, prompts=subject.prompts[:count])
     texts = []
-    async with opened(subject.directory, OPTIONS) as executor:
+    async with opened(subject) as executor:
         for depth, run in itertools.product((0, 1, DEPTH), (one_by_one, staggered)):
             seeded = [replace(item, seed=40 + i) for i, item in enumerate(requests(chosen, depth, sampling=sampling))]
             texts.append([result.ids for result in await run(executor, seeded)])
@@ -75,16 +75,16 @@ async def test_a_tiny_llama_says_what_transformers_says(tiny: Subject) -> None:
 
 
 async def test_seeded_text_of_a_tiny_llama_is_identical_at_any_depth(tiny: Subject) -> None:
-    await check_seeded(tiny, len(tiny.prompts))
+    await check_seeded(tiny, 6)
 
 
 @pytest.mark.demo_model
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_the_demo_model_says_what_transformers_says(demo: Subject) -> None:
     await check_against_transformers(demo)
 
 
 @pytest.mark.demo_model
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_seeded_text_of_the_demo_model_is_identical_at_any_depth(demo: Subject) -> None:
     await check_seeded(demo, 4)

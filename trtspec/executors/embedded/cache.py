@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from trtspec.decoding.kv_cache import SlotCopy
-from trtspec.executors.embedded.layout import AttentionGroup, PassLayout
+from trtspec.executors.embedded.layout import PassLayout
 from trtspec.executors.embedded.llama_config import LlamaConfig
 
 
@@ -36,11 +37,16 @@ class CachePool:
 
 
 class PagedAttention:
-    """The attention of one pass over a pool."""
+    """The attention of one pass over a pool.
 
-    def __init__(self, pool: CachePool, layout: PassLayout) -> None:
+    A key or value that is not finite spoils all of its own sequence's queries, masked or not; other rows never see it.
+    """
+
+    def __init__(self, pool: CachePool, layout: PassLayout, heads: int) -> None:
         self._pool = pool
         self._layout = layout
+        shared = heads // pool.keys.shape[2]
+        self._masks = [_mask(group.visible, pool.keys.dtype).repeat(1, 1, shared, 1) for group in layout.groups]
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Store the new keys and values, then attend group by group; [T, heads, D] in and out."""
@@ -48,12 +54,17 @@ class PagedAttention:
         keys[self._layout.slots] = key
         values[self._layout.slots] = value
         mixed = torch.empty_like(query)
-        for group in self._layout.groups:
-            mixed[group.queries] = _attend(query[group.queries], keys[group.context], values[group.context], group)
+        for group, mask in zip(self._layout.groups, self._masks, strict=True):
+            mixed[group.queries] = _attend(query[group.queries], keys[group.context], values[group.context], mask)
         return mixed
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, group: AttentionGroup) -> Tensor:
+def _mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores: 0 where a key is seen, -inf elsewhere."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, -math.inf)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """[B, Q, heads, D] over [B, C, kv_heads, D]. Heads that share keys become further queries: nothing is repeated."""
     rows, queries, heads, width = query.shape
     kv_heads = key.shape[2]
@@ -63,7 +74,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, group: AttentionGroup) ->
         stacked.reshape(rows, kv_heads, shared * queries, width),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        attn_mask=group.visible.repeat(1, 1, shared, 1),
+        attn_mask=mask,
     )
     mixed = mixed.view(rows, kv_heads, shared, queries, width).permute(0, 3, 1, 2, 4)
     return mixed.reshape(rows, queries, heads, width)

@@ -24,6 +24,7 @@ class EagerRunner:
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         self._pool.move(plan.copies)
         layout = lay_out(plan, draft, self._block_tokens, self._pool.keys.device)
-        hidden = self._model.hidden(layout.token_ids, layout.positions, PagedAttention(self._pool, layout))
+        attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
+        hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
         sampled = hidden[layout.sampled]
         return TargetOutput(self._model.logits(sampled, self._vocabulary_size), sampled)
