@@ -19,6 +19,7 @@ from builders.methods import METHODS, resolve
 from builders.progress import working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from trtspec import speculative
+from trtspec.cpu import cpu_flags
 from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
 from trtspec.openmp import be_considerate
 
@@ -70,7 +71,8 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _recipe(options: argparse.Namespace) -> Recipe:
-    asked = None if options.speculative_config is None else speculative.parse(options.speculative_config)
+    text = options.speculative_config
+    asked = None if text is None else speculative.from_dict(dict(speculative.parse(text)))
     config = resolve(options.method, asked)
     METHODS[options.method].plan(config)
     backend = choose_backend(options.backend, tensorrt_llm=has_tensorrt_llm(), gpu=has_gpu())
@@ -85,7 +87,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         output=options.output,
         backend=backend,
         dtype=options.dtype,
-        cpu_bfloat16=cpu_bfloat16(),
+        cpu_bfloat16=cpu_bfloat16(cpu_flags()),
         speculative=config,
         max_context_tokens=options.max_context_tokens,
     )

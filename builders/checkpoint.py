@@ -100,6 +100,10 @@ def parameter_count(config: LlamaConfig) -> int:
 
 def check_tensors(config: LlamaConfig, tensors: Mapping[str, TensorInfo], where: Path) -> None:
     """Refuse a checkpoint whose tensors are not the ones its config promises."""
+    if config.num_layers > len(tensors):  # before they are all listed: a damaged count may be in the millions
+        raise CheckpointError(
+            f"{where}: the config says {config.num_layers} layers and there are {len(tensors)} tensors"
+        )
     expected = expected_shapes(config)
     if missing := [name for name in expected if name not in tensors]:
         raise CheckpointError(

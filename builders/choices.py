@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +58,6 @@ def has_gpu(devices: Path = Path("/proc/driver/nvidia/gpus")) -> bool:
     return devices.is_dir() and any(devices.iterdir())
 
 
-def cpu_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The CPU's flag for native bfloat16 arithmetic, if it has one."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return None
-    flags = next((line.split() for line in lines if line.lower().startswith(("flags", "features"))), [])
+def cpu_bfloat16(flags: Collection[str]) -> str | None:
+    """The flag of a CPU for native bfloat16 arithmetic, if it has one."""
     return next((flag for flag in _CPU_FLAGS if flag in flags), None)

@@ -1,23 +1,28 @@
-"""How the model's authors want it sampled, and where its texts end: `generation.json` of an engine folder.
+"""How the model's authors want it sampled, and where its texts end: from their files to `GenerationDefaults`.
 
-The rule is that of transformers' `generate`, so that the same checkpoint gives the same defaults.
+The rule is that of transformers' `generate`, so that the same checkpoint gives the same defaults. The file that
+a server reads is `trtspec.generation`'s.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trtspec.errors import CheckpointError
+from trtspec.generation import GenerationDefaults
+from trtspec.types import SamplingParams
 
-NAME = "generation.json"
-_GREEDY: Mapping[str, float | int] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+_GREEDY = SamplingParams()
 _SAMPLED: Mapping[str, float | int] = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
 """What transformers fills in when a sampling config leaves a value open."""
+_RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("a number, 0 to 100", lambda value: 0 <= value <= 100),
+    "top_k": ("a whole number, 0 to 2147483647", lambda value: isinstance(value, int) and 0 <= value < 2**31),
+    "top_p": ("a number above 0 and at most 1", lambda value: 0 < value <= 1),
+    "min_p": ("a number, 0 or more and below 1", lambda value: 0 <= value < 1),
+}
+"""What a server accepts of a request, in words and as a test; NaN fails each."""
 _NEUTRAL: Mapping[str, object] = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
@@ -27,31 +32,16 @@ _NEUTRAL: Mapping[str, object] = {
 """Settings that change the text and are not applied, with the value that changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationDefaults:
-    """Used where a request names nothing."""
-
-    eos_token_ids: tuple[int, ...]
-    """Sorted union of generation config, tokenizer and model config."""
-    sampling: Mapping[str, float | int]
-    source: str
-    """A sentence for people: where the values come from."""
-
-    def to_json(self, path: Path) -> None:
-        document = {"eos_token_ids": self.eos_token_ids, "sampling": self.sampling, "source": self.source}
-        path.write_text(json.dumps(document, indent=2) + "\n")
-
-
 def generation_defaults(
     config: Mapping[str, Any] | None, model_eos: frozenset[int], tokenizer_eos: int | None
 ) -> GenerationDefaults:
-    """Settle the defaults from a generation config, where there is one."""
+    """Settle the defaults from a generation config, where there is one; end ids are those of all three sources."""
     ends = model_eos | (frozenset() if tokenizer_eos is None else {tokenizer_eos})
     sampling, source = _sampling(config)
-    return GenerationDefaults(tuple(sorted(ends)), sampling, source)
+    return GenerationDefaults(ends, sampling, source)
 
 
-def _sampling(config: Mapping[str, Any] | None) -> tuple[Mapping[str, float | int], str]:
+def _sampling(config: Mapping[str, Any] | None) -> tuple[SamplingParams, str]:
     if config is None:
         return _GREEDY, "The checkpoint has no generation config: greedy."
     left_out = [f"{key} {config[key]}" for key, neutral in _NEUTRAL.items() if config.get(key) not in (None, neutral)]
@@ -60,7 +50,10 @@ def _sampling(config: Mapping[str, Any] | None) -> tuple[Mapping[str, float | in
         return _GREEDY, f"The checkpoint's generation config does not sample: greedy.{note}"
     asked = {key: config[key] for key in _SAMPLED if config.get(key) is not None}
     for key, value in asked.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise CheckpointError(f"generation_config.json: {key} is {value!r}; it must be a number of 0 or more")
+        allowed, accepts = _RANGES[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not accepts(value):
+            raise CheckpointError(f"generation_config.json: {key} is {value!r}; allowed is {allowed}")
     source = f"The checkpoint's generation config, with transformers' defaults where it is silent.{note}"
-    return {**_SAMPLED, **asked}, source
+    values = {**_SAMPLED, **asked}
+    sampling = SamplingParams(values["temperature"], int(values["top_k"]), values["top_p"], values["min_p"])
+    return sampling, source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
 from builders.checkpoint import EMBEDDING, HEAD
-from builders.huggingface import check_heads
+from builders.huggingface import check_heads, eos_ids, number, size
 from builders.safetensors_file import TensorInfo
 from trtspec.errors import CheckpointError
 from trtspec.executors.embedded.llama_config import LlamaConfig
@@ -89,23 +91,58 @@ def _halves(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
 def open_gguf(path: Path) -> GgufCheckpoint:
     """Read the header and check everything that can be known without the data."""
     reader = _open_reader(path)
-    architecture = _value(reader, "general.architecture")
+    header = _Header(reader, path)
+    architecture = header.value("general.architecture")
     if architecture != ARCHITECTURE:
         raise CheckpointError(f"{path}: GGUF architecture is {architecture!r}; supported is {ARCHITECTURE!r}")
+    _check_data(reader, path)
     stored = {_hugging_face_name(tensor.name, path): tensor for tensor in reader.tensors}
-    for tensor in reader.tensors:
-        if not _can_dequantize(tensor.tensor_type):
-            raise CheckpointError(
-                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, which the gguf package "
-                "cannot dequantize; use a file quantized otherwise, such as Q8_0"
-            )
     tensors = {
-        name: TensorInfo(tuple(int(size) for size in reversed(tensor.shape)), tensor.tensor_type.name)
+        name: TensorInfo(tuple(int(extent) for extent in reversed(tensor.shape)), tensor.tensor_type.name)
         for name, tensor in stored.items()
     }
-    ends = (_value(reader, f"tokenizer.ggml.{key}") for key in _ENDS)
-    eos = frozenset(int(end) for end in ends if end is not None)
-    return GgufCheckpoint(path, _config(reader, tensors, path), tensors, stored, eos)
+    ends = [header.value(f"tokenizer.ggml.{key}") for key in _ENDS]
+    eos = eos_ids([end for end in ends if end is not None], path)
+    return GgufCheckpoint(path, _config(header, tensors), tensors, stored, eos)
+
+
+class _Reader(gguf.GGUFReader):
+    """The package's reader, with another way to the bytes.
+
+    Its own takes what lies behind the end of the file for empty, and then fills memory with it; and it slices the
+    mapping as `numpy.memmap`, which takes several times as long for the hundred thousand entries of a vocabulary.
+    """
+
+    def _get(self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: Any = None) -> npt.NDArray[Any]:
+        kind = np.dtype(dtype).newbyteorder(override_order or self.byte_order)
+        size = kind.itemsize * int(count)
+        content = np.asarray(self.data)[offset : offset + size]
+        if len(content) < size:
+            raise IndexError(f"{size} bytes at {offset} lie behind the end")
+        return content.view(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The values of a header, checked as they are asked for."""
+
+    reader: gguf.GGUFReader
+    path: Path
+
+    def value(self, key: str, default: object = None) -> Any:
+        field = self.reader.get_field(key)
+        try:
+            return default if field is None else field.contents()
+        except ValueError as error:
+            raise CheckpointError(f"{self.path}: {key} is damaged ({error}); copy the file again") from error
+
+    def size(self, name: str, default: int | None = None) -> int:
+        key = f"{ARCHITECTURE}.{name}"
+        return size({key: self.value(key)}, key, self.path, default)
+
+    def number(self, name: str, default: float) -> float:
+        key = f"{ARCHITECTURE}.{name}"
+        return number({key: self.value(key)}, key, self.path, default)
 
 
 def _open_reader(path: Path) -> gguf.GGUFReader:
@@ -114,49 +151,60 @@ def _open_reader(path: Path) -> gguf.GGUFReader:
     if magic != _MAGIC:
         raise CheckpointError(f"{path} is no GGUF file: it starts with {magic!r} and not with {_MAGIC!r}")
     try:
-        return gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        with np.errstate(over="raise"):
+            return _Reader(path)
+    except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is truncated or damaged: its {path.stat().st_size} bytes do not hold "
             f"what its header promises ({error}); copy it again"
         ) from error
 
 
-def _config(reader: gguf.GGUFReader, tensors: Mapping[str, TensorInfo], path: Path) -> LlamaConfig:
-    def size(key: str, default: int | None = None) -> int:
-        value = _value(reader, f"{ARCHITECTURE}.{key}", default)
-        if not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"{path}: {ARCHITECTURE}.{key} is {value!r}; it must be a whole number of 1 or more")
-        return value
+def _check_data(reader: gguf.GGUFReader, path: Path) -> None:
+    """Refuse tensors that cannot be dequantized, or that share bytes."""
+    for tensor in reader.tensors:
+        if not _can_dequantize(tensor.tensor_type):
+            raise CheckpointError(
+                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, which the gguf package "
+                "cannot dequantize; use a file quantized otherwise, such as Q8_0"
+            )
+    placed = sorted(reader.tensors, key=lambda tensor: tensor.data_offset)
+    for left, right in itertools.pairwise(placed):
+        if right.data_offset < left.data_offset + left.n_bytes:
+            raise CheckpointError(f"{path}: tensors {left.name} and {right.name} overlap; copy the file again")
 
-    if EMBEDDING not in tensors:
+
+def _config(header: _Header, tensors: Mapping[str, TensorInfo]) -> LlamaConfig:
+    path = header.path
+    if EMBEDDING not in tensors or not tensors[EMBEDDING].shape:
         raise CheckpointError(f"{path}: tensor token_embd.weight is missing; copy the file again")
-    heads, hidden = size("attention.head_count"), size("embedding_length")
+    heads, hidden = header.size("attention.head_count"), header.size("embedding_length")
     config = LlamaConfig(
         hidden_size=hidden,
-        intermediate_size=size("feed_forward_length"),
-        num_layers=size("block_count"),
+        intermediate_size=header.size("feed_forward_length"),
+        num_layers=header.size("block_count"),
         num_heads=heads,
-        num_kv_heads=size("attention.head_count_kv", heads),
-        head_dim=size("attention.key_length", hidden // heads),
-        rms_norm_eps=float(_value(reader, f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon", 1e-6)),
-        rope_theta=float(_value(reader, f"{ARCHITECTURE}.rope.freq_base", 10000.0)),
+        num_kv_heads=header.size("attention.head_count_kv", heads),
+        head_dim=header.size("attention.key_length", hidden // heads),
+        rms_norm_eps=header.number("attention.layer_norm_rms_epsilon", 1e-6),
+        rope_theta=header.number("rope.freq_base", 10000.0),
         rope_scaling=None,
         vocab_size=tensors[EMBEDDING].shape[0],
-        max_position_embeddings=size("context_length"),
+        max_position_embeddings=header.size("context_length"),
         tie_word_embeddings=HEAD not in tensors,
     )
     check_heads(config, path)
-    _check_supported(reader, config, path)
+    _check_supported(header, config)
     return config
 
 
-def _check_supported(reader: gguf.GGUFReader, config: LlamaConfig, path: Path) -> None:
-    if experts := _value(reader, f"{ARCHITECTURE}.expert_count", 0):
+def _check_supported(header: _Header, config: LlamaConfig) -> None:
+    path = header.path
+    if experts := header.value(f"{ARCHITECTURE}.expert_count", 0):
         raise CheckpointError(f"{path}: the model has {experts} experts; supported are models without experts")
-    if (kind := _value(reader, f"{ARCHITECTURE}.rope.scaling.type", "none")) != "none":
+    if (kind := header.value(f"{ARCHITECTURE}.rope.scaling.type", "none")) != "none":
         raise CheckpointError(f"{path}: rope scaling is {kind!r}; supported in GGUF files is 'none'")
-    rotated = _value(reader, f"{ARCHITECTURE}.rope.dimension_count", config.head_dim)
+    rotated = header.value(f"{ARCHITECTURE}.rope.dimension_count", config.head_dim)
     if rotated != config.head_dim:
         raise CheckpointError(f"{path}: {rotated} of {config.head_dim} dimensions are rotated; supported is all")
 
@@ -181,8 +229,3 @@ def _can_dequantize(kind: gguf.GGMLQuantizationType) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-def _value(reader: gguf.GGUFReader, key: str, default: Any = None) -> Any:
-    field = reader.get_field(key)
-    return default if field is None else field.contents()

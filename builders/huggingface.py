@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,13 @@ class FolderCheckpoint:
     generation: Mapping[str, Any] | None
 
     def read(self, name: str) -> torch.Tensor:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(self.files[name], framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+        try:
+            with safe_open(self.files[name], framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.files[name]}: cannot read tensor {name} ({error}); copy it again") from error
         return tensor
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -101,20 +105,20 @@ def llama_config(raw: Mapping[str, Any], where: Path) -> LlamaConfig:
     """Translate a config.json; refuse what the decoder would compute differently."""
     rope = _rope(raw)
     _check_supported({**raw, **rope}, where)
-    heads = _size(raw, "num_attention_heads", where)
-    hidden = _size(raw, "hidden_size", where)
+    heads = size(raw, "num_attention_heads", where)
+    hidden = size(raw, "hidden_size", where)
     config = LlamaConfig(
         hidden_size=hidden,
-        intermediate_size=_size(raw, "intermediate_size", where),
-        num_layers=_size(raw, "num_hidden_layers", where),
+        intermediate_size=size(raw, "intermediate_size", where),
+        num_layers=size(raw, "num_hidden_layers", where),
         num_heads=heads,
-        num_kv_heads=_size(raw, "num_key_value_heads", where, heads),
-        head_dim=_size(raw, "head_dim", where, hidden // heads),
-        rms_norm_eps=_number(raw, "rms_norm_eps", where, 1e-6),
-        rope_theta=_number({**raw, **rope}, "rope_theta", where, 10000.0),
+        num_kv_heads=size(raw, "num_key_value_heads", where, heads),
+        head_dim=size(raw, "head_dim", where, hidden // heads),
+        rms_norm_eps=number(raw, "rms_norm_eps", where, 1e-6),
+        rope_theta=number({**raw, **rope}, "rope_theta", where, 10000.0),
         rope_scaling=_rope_scaling(rope, where),
-        vocab_size=_size(raw, "vocab_size", where),
-        max_position_embeddings=_size(raw, "max_position_embeddings", where, 2048),
+        vocab_size=size(raw, "vocab_size", where),
+        max_position_embeddings=size(raw, "max_position_embeddings", where, 2048),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
     )
     check_heads(config, where)
@@ -132,9 +136,9 @@ def check_heads(config: LlamaConfig, where: Path) -> None:
 
 
 def _check_supported(raw: Mapping[str, Any], where: Path) -> None:
-    architectures = raw.get("architectures") or [f"none (model_type {raw.get('model_type')})"]
+    architectures = raw.get("architectures") or f"none (model_type {raw.get('model_type')})"
     if architectures != [ARCHITECTURE]:
-        raise CheckpointError(f"{where}: architecture is {architectures[0]}; supported is {ARCHITECTURE}")
+        raise CheckpointError(f"{where}: architectures is {architectures}; supported is [{ARCHITECTURE!r}]")
     if (quantization := raw.get("quantization_config")) is not None:
         method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else quantization
         raise CheckpointError(f"{where}: weights are quantized ({method}); supported are float weights and GGUF files")
@@ -162,10 +166,10 @@ def _rope_scaling(rope: Mapping[str, Any], where: Path) -> Llama3RopeScaling | N
     if kind != "llama3":
         raise CheckpointError(f"{where}: rope type is {kind!r}; supported are 'default' and 'llama3'")
     return Llama3RopeScaling(
-        factor=_number(rope, "factor", where),
-        low_freq_factor=_number(rope, "low_freq_factor", where),
-        high_freq_factor=_number(rope, "high_freq_factor", where),
-        original_max_position_embeddings=_size(rope, "original_max_position_embeddings", where),
+        factor=number(rope, "factor", where),
+        low_freq_factor=number(rope, "low_freq_factor", where),
+        high_freq_factor=number(rope, "high_freq_factor", where),
+        original_max_position_embeddings=size(rope, "original_max_position_embeddings", where),
     )
 
 
@@ -177,7 +181,8 @@ def eos_ids(value: object, where: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _size(raw: Mapping[str, Any], key: str, where: Path, default: int | None = None) -> int:
+def size(raw: Mapping[str, Any], key: str, where: Path, default: int | None = None) -> int:
+    """A count of a config; the default stands where it is absent or null."""
     value = raw.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -185,11 +190,12 @@ def _size(raw: Mapping[str, Any], key: str, where: Path, default: int | None = N
     return value
 
 
-def _number(raw: Mapping[str, Any], key: str, where: Path, default: float | None = None) -> float:
+def number(raw: Mapping[str, Any], key: str, where: Path, default: float | None = None) -> float:
+    """A positive number of a config; the default stands where it is absent or null."""
     value = raw.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise CheckpointError(f"{where}: {key} is {value!r}; it must be a number above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise CheckpointError(f"{where}: {key} is {value!r:.80}; it must be a finite number above 0")
     return float(value)
 
 
@@ -198,7 +204,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")

@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from builders import generation
 from builders.checkpoint import Checkpoint
+from builders.generation import generation_defaults
+from trtspec import generation
 from trtspec.errors import CheckpointError
 from trtspec.manifest import canonical_json
 
-DIRECTORY = "tokenizer"
-TOKENIZER = f"{DIRECTORY}/tokenizer.json"
+TOKENIZER = f"{generation.TOKENIZER}/tokenizer.json"
 _RUN_TIME = ("truncation", "padding")
 """Settings of the last call that tokenizer.json happens to carry; they are no part of a tokenizer's identity."""
 
@@ -31,19 +31,19 @@ def pack_text(checkpoint: Checkpoint, directory: Path) -> TextArtifact:
     """Save the tokenizer with its template, and the generation defaults."""
     try:
         tokenizer = checkpoint.tokenizer()
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"{checkpoint.path}: cannot load the tokenizer ({reason}); a tokenizer.json is needed"
         ) from error
-    tokenizer.save_pretrained(directory / DIRECTORY)
+    tokenizer.save_pretrained(directory / generation.TOKENIZER)
     path = directory / TOKENIZER
     if not path.is_file():
         raise CheckpointError(
             f"{checkpoint.path}: the tokenizer has no tokenizer.json form; supported are fast tokenizers"
         )
-    defaults = generation.generation_defaults(checkpoint.generation, checkpoint.eos_token_ids, tokenizer.eos_token_id)
-    defaults.to_json(directory / generation.NAME)
+    defaults = generation_defaults(checkpoint.generation, checkpoint.eos_token_ids, tokenizer.eos_token_id)
+    generation.write(defaults, directory)
     known = max(tokenizer.get_vocab().values()) + 1
     return TextArtifact(min(checkpoint.config.vocab_size, known), tokenizer_sha256(path))
 

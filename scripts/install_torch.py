@@ -3,7 +3,7 @@
 The first that applies:
 1. an installed version in the supported range stays;
 2. TRTSPEC_TORCH_INDEX, where set, is the index to install from;
-3. the index of CPU builds, if it answers within seconds;
+3. the index of CPU builds, if it answers within seconds and the install from there succeeds;
 4. pip's own index, after printing how much will be downloaded, because its Linux build brings the CUDA libraries.
 
 Standard library only: it runs before anything is installed. `--check` installs nothing and tells by its exit
@@ -130,6 +130,14 @@ def install(choice: Choice) -> int:
     return subprocess.run(pip, check=False).returncode
 
 
+def install_or_fall_back(choice: Choice, install: Callable[[Choice], int] = install) -> int:
+    """Install; where our own choice of index fails, try pip's. The user's choice is not replaced by another."""
+    status = install(choice)
+    if status == 0 or choice.index != CPU_INDEX:
+        return status
+    return install(Choice(choice.requirement, None, f"the install from {CPU_INDEX} failed"))
+
+
 def main(arguments: list[str]) -> int:
     installed = installed_version()
     if arguments == ["--check"]:
@@ -138,7 +146,7 @@ def main(arguments: list[str]) -> int:
     if choice is None:
         print(f"bootstrap: PyTorch {installed} is installed already")
         return 0
-    return install(choice)
+    return install_or_fall_back(choice)
 
 
 if __name__ == "__main__":

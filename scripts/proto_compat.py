@@ -1,10 +1,11 @@
 """What clients rely on in the protos, and how it differs from the committed golden.
 
-Run as `python -m scripts.proto_compat` it writes the golden; `tests/test_protos.py` compares with it.
+Run as `python -m scripts.proto_compat` it adds to the golden what is new; `tests/test_protos.py` compares with it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,13 +28,27 @@ def current() -> FileDescriptorSet:
     return files
 
 
-def read_golden() -> FileDescriptorSet:
-    return json_format.Parse(GOLDEN.read_text(), FileDescriptorSet())
+def read_golden(golden: Path = GOLDEN) -> FileDescriptorSet:
+    return json_format.Parse(golden.read_text(), FileDescriptorSet())
 
 
-def write_golden() -> None:
-    text = json_format.MessageToJson(current(), preserving_proto_field_name=True, indent=1, sort_keys=True)
-    GOLDEN.write_text(text + "\n")
+def write_golden(files: FileDescriptorSet, golden: Path = GOLDEN) -> None:
+    text = json_format.MessageToJson(files, preserving_proto_field_name=True, indent=1, sort_keys=True)
+    golden.write_text(text + "\n")
+
+
+def main(golden: Path = GOLDEN) -> int:
+    """Write the golden, unless that would hide a break; returns the exit code."""
+    if broken := breaking_changes(surface(read_golden(golden)), surface(current())):
+        print(
+            "gen-protos: clients break; add instead of changing, and the golden stays:",
+            *broken,
+            sep="\n  ",
+            file=sys.stderr,
+        )
+        return 1
+    write_golden(current(), golden)
+    return 0
 
 
 def surface(files: FileDescriptorSet) -> Surface:
@@ -83,4 +98,4 @@ def _of_enum(enum: EnumDescriptorProto, scope: str) -> Iterator[tuple[str, str]]
 
 
 if __name__ == "__main__":
-    write_golden()
+    sys.exit(main())

@@ -14,9 +14,11 @@ from scripts.install_torch import (
     CPU_INDEX,
     PINNED,
     SUPPORTED,
+    Choice,
     answers,
     choose,
     describe_download,
+    install_or_fall_back,
     size_of,
     supported,
 )
@@ -70,6 +72,31 @@ def test_the_default_index_is_the_last_resort() -> None:
     choice = choose(None, None, lambda: False)
     assert choice is not None
     assert (choice.requirement, choice.index) == (PINNED, None)
+
+
+def tried(choice: Choice, *statuses: int) -> tuple[int, list[Choice]]:
+    """The exit status of an installation whose attempts end like this, and what was attempted."""
+    attempts: list[Choice] = []
+
+    def install(attempt: Choice) -> int:
+        attempts.append(attempt)
+        return statuses[len(attempts) - 1]
+
+    return install_or_fall_back(choice, install), attempts
+
+
+def test_a_failed_install_from_the_cpu_index_falls_back_and_says_why() -> None:
+    choice = Choice(PINNED, CPU_INDEX, "the index of CPU builds answers")
+    fallback = Choice(PINNED, None, f"the install from {CPU_INDEX} failed")
+    assert tried(choice, 1, 0) == (0, [choice, fallback])
+    assert tried(choice, 1, 3) == (3, [choice, fallback])
+    assert tried(choice, 0) == (0, [choice])
+
+
+@pytest.mark.parametrize("index", ["https://example.org/simple", None])
+def test_other_failures_are_final(index: str | None) -> None:
+    choice = Choice(SUPPORTED, index, "asked for")
+    assert tried(choice, 1) == (1, [choice])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("trtspec", "builders", "plugins")
 GENERATED = "trtspec.v1"
 
-CORE = frozenset({"trtspec", "types", "errors", "cache", "openmp", "config", "speculative", "manifest", "capabilities"})
+CORE = frozenset(
+    {
+        *("trtspec", "types", "errors", "cache", "capabilities", "config"),
+        *("cpu", "generation", "manifest", "openmp", "speculative", "trailers"),
+    }
+)
 """Modules of `trtspec` below everything else."""
 
 MAY_IMPORT = {

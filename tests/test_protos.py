@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-from scripts.proto_compat import breaking_changes, current, read_golden, surface
+from scripts.proto_compat import breaking_changes, current, main, read_golden, surface, write_golden
 
 PROTOS = Path(__file__).parent.parent / "protos"
 
@@ -142,6 +142,25 @@ def test_an_addition_is_no_break() -> None:
         name="extra", number=99, type=FieldDescriptorProto.TYPE_INT32, label=FieldDescriptorProto.LABEL_OPTIONAL
     )
     assert breaking_changes(surface(current()), surface(extended)) == []
+
+
+def test_a_golden_takes_additions(tmp_path: Path) -> None:
+    older = current()
+    drop_rpc(older)
+    write_golden(older, tmp_path / "golden.json")
+    assert main(tmp_path / "golden.json") == 0
+    assert surface(read_golden(tmp_path / "golden.json")) == surface(current())
+
+
+def test_a_golden_does_not_take_a_break(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    golden = tmp_path / "golden.json"
+    other = current()
+    retype_field(other)
+    write_golden(other, golden)
+    before = golden.read_bytes()
+    assert main(golden) == 1
+    assert "field trtspec.v1.Chunk = 3: was text TYPE_BYTES" in capsys.readouterr().err
+    assert golden.read_bytes() == before
 
 
 def uncommented(file: FileDescriptorProto) -> list[str]:

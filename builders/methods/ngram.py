@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from trtspec.errors import ConfigError
 from trtspec.speculative import SpeculativeConfig
 
 SUMMARY = "drafts copied from prompt and output (prompt lookup), no weights"
 
 
 def plan(config: SpeculativeConfig) -> str:
-    if config.model is not None:
-        raise ConfigError(f'--speculative-config: method "ngram" has no weights; remove "model": {config.model!r}')
     return (
         f"drafts up to {config.num_speculative_tokens} tokens, "
         f"matching the last {config.prompt_lookup_max} to {config.prompt_lookup_min}"

@@ -1,4 +1,4 @@
-"""`python -m builders.build` from flags to folder, in this process."""
+"""`python -m builders.build` from flags to folder, mostly in this process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from tests.models import tiny_llama
 from trtspec import manifest
 from trtspec.errors import EngineFault, EngineFolderError
 from trtspec.executors.embedded.llama_config import LlamaConfig
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def build(target: Path, output: Path, *argv: str, method: str = "none") -> manifest.Manifest:
@@ -203,8 +207,8 @@ def test_method_and_config_that_disagree_are_refused(fails: Fails, shared_folder
 @pytest.mark.parametrize(
     ("method", "config", "message"),
     [
-        ("ngram", '{"method": "ngram", "model": "drafter"}', "'drafter'"),
-        ("none", '{"method": "none", "num_speculative_tokens": 4}', "drafts nothing"),
+        ("ngram", '{"method": "ngram", "model": "drafter"}', "method 'ngram' has no key 'model'"),
+        ("none", '{"method": "none", "num_speculative_tokens": 4}', "has no key 'num_speculative_tokens'"),
         ("ngram", '{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens is 0"),
     ],
 )
@@ -236,6 +240,21 @@ def test_checkpoint_without_tokenizer_is_refused_and_leaves_nothing(fails: Fails
         (folder / name).unlink()
     assert "cannot load the tokenizer" in fails("--method", "none", "--target", folder, "--output", tmp_path / "engine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"model": {"type": "BPE"}}'])
+def test_damaged_tokenizer_is_refused(fails: Fails, folder: Path, tmp_path: Path, text: str) -> None:
+    (folder / "tokenizer.json").write_text(text)
+    assert "cannot load the tokenizer" in fails("--method", "none", "--target", folder, "--output", tmp_path / "engine")
+
+
+def test_sampling_defaults_that_a_server_would_refuse_fail_the_build(
+    fails: Fails, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "generation_config.json").write_text('{"do_sample": true, "top_p": 1.5}')
+    error = fails("--method", "none", "--target", folder, "--output", tmp_path / "engine")
+    assert "generation_config.json: top_p is 1.5; allowed is a number above 0 and at most 1" in error
+    assert not (tmp_path / "engine").exists()
 
 
 def test_weights_that_are_not_finite_are_named(fails: Fails, folder: Path, tmp_path: Path) -> None:
@@ -289,6 +308,13 @@ def test_build_killed_before_its_manifest_is_no_engine(
     with pytest.raises(EngineFolderError, match="its build did not finish"):
         manifest.read(left)
     assert not (tmp_path / "engine").exists()
+
+
+def test_wrong_input_is_told_from_failure_by_the_exit_code_of_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "builders.build", "--method", "none", "--target", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --target") and "Traceback" not in done.stderr
 
 
 def test_full_disk_is_found_before_anything_is_packed(

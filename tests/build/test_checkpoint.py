@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 from builders.checkpoint import expected_shapes, open_checkpoint, parameter_count, stored_precision
 from builders.huggingface import llama_config
 from builders.safetensors_file import read_header
+from tests.checkpoint_files import joined, split
 from tests.models import tiny_llama
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executors.embedded.llama_config import Llama3RopeScaling
@@ -38,6 +39,13 @@ RAW: dict[str, Any] = {
 def edit_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_header(path: Path, **changes: object) -> None:
+    """Change what the header says of model.norm.weight, F32 of shape [64] and the last in the file."""
+    header, data = split(path)
+    header["model.norm.weight"] |= changes
+    path.write_bytes(joined(json.dumps(header).encode(), data))
 
 
 def edit_weights(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
@@ -96,6 +104,9 @@ def test_absent_keys_take_the_defaults_of_llama() -> None:
     [
         ({"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM", "LlamaForCausalLM"),
         ({"architectures": None, "model_type": "gpt2"}, "gpt2", "LlamaForCausalLM"),
+        ({"architectures": 5}, "architectures is 5", "LlamaForCausalLM"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is inf", "finite"),
+        ({"rope_parameters": {"rope_theta": 10**400}}, "rope_theta is 1000", "finite"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'", "'llama3'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'", "'llama3'"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "0.5", "1.0"),
@@ -142,6 +153,60 @@ def test_damaged_header_is_refused(folder: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"data_offsets"', b'"data_offset!"', 1))
     with pytest.raises(CheckpointError, match="header is damaged"):
         read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shape": [63]}, r"model\.norm\.weight has 256 bytes, and F32 of shape \[63\] needs 252"),
+        ({"dtype": "BF16"}, r"model\.norm\.weight has 256 bytes, and BF16 of shape \[64\] needs 128"),
+        ({"dtype": "F31"}, r"model\.norm\.weight has the unknown type 'F31'"),
+        ({"shape": [-64]}, r"model\.norm\.weight has shape \[-64\]"),
+        ({"shape": "64"}, r"model\.norm\.weight has shape '64'"),
+        ({"data_offsets": [0, 256, 512]}, r"model\.norm\.weight has data_offsets \[0, 256, 512\]"),
+        ({"data_offsets": [0.0, 256.0]}, r"model\.norm\.weight has data_offsets \[0\.0, 256\.0\]"),
+        ({"data_offsets": [4, 260]}, r"norm\.weight begins at 4, and tensor \S+ ends at \d+"),
+    ],
+)
+def test_header_that_contradicts_itself_is_refused(folder: Path, changes: dict[str, object], message: str) -> None:
+    path = folder / "model.safetensors"
+    edit_header(path, **changes)
+    with pytest.raises(CheckpointError, match=message) as refusal:
+        read_header(path)
+    assert str(path) in str(refusal.value)
+
+
+def test_overlapping_tensors_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    header, data = split(path)
+    begin = header["model.norm.weight"]["data_offsets"][0] - 4
+    edit_header(path, data_offsets=[begin, begin + 256])
+    with pytest.raises(
+        CheckpointError, match=rf"model\.norm\.weight begins at {begin}, and tensor \S+ ends at {begin + 4}"
+    ):
+        read_header(path)
+
+
+def test_bytes_that_no_tensor_owns_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(CheckpointError, match=rf"has {len(whole) + 1} bytes and its header describes {len(whole)}"):
+        read_header(path)
+
+
+def test_weights_cut_after_their_header_was_read_are_refused(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=rf"{path}: cannot read tensor model\.norm\.weight"):
+        checkpoint.read("model.norm.weight")
+
+
+def test_number_of_layers_is_checked_before_they_are_listed(folder: Path) -> None:
+    edit_config(folder, num_hidden_layers=10**12)
+    with pytest.raises(CheckpointError, match="the config says 1000000000000 layers and there are 20 tensors"):
+        open_checkpoint(folder)
 
 
 def test_missing_tensor_is_named(folder: Path) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from builders.generation import generation_defaults
 from trtspec.errors import CheckpointError
+from trtspec.generation import NAME, read, write
+from trtspec.types import SamplingParams
 
-GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+GREEDY = SamplingParams()
 
 
-def test_end_ids_are_the_sorted_union() -> None:
-    assert generation_defaults(None, frozenset({9, 2}), 5).eos_token_ids == (2, 5, 9)
-    assert generation_defaults(None, frozenset({9, 2}), 2).eos_token_ids == (2, 9)
-    assert generation_defaults(None, frozenset(), None).eos_token_ids == ()
+def test_end_ids_are_the_union() -> None:
+    assert generation_defaults(None, frozenset({9, 2}), 5).eos_ids == {2, 5, 9}
+    assert generation_defaults(None, frozenset({9, 2}), 2).eos_ids == {2, 9}
+    assert generation_defaults(None, frozenset(), None).eos_ids == frozenset()
 
 
 def test_without_a_config_the_default_is_greedy() -> None:
@@ -32,10 +35,10 @@ def test_config_that_does_not_sample_is_greedy(config: dict[str, object]) -> Non
 
 def test_sampling_config_is_completed_as_transformers_does() -> None:
     bare = generation_defaults({"do_sample": True}, frozenset(), None)
-    assert bare.sampling == {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}
-    asked = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
-    full = generation_defaults(asked, frozenset(), None)
-    assert {"do_sample": True, **full.sampling} == asked
+    assert bare.sampling == SamplingParams(temperature=1.0, top_k=50, top_p=1.0, min_p=0.0)
+    asked = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
+    full = generation_defaults({"do_sample": True, **asked}, frozenset(), None)
+    assert asdict(full.sampling) == asked
 
 
 def test_settings_that_are_not_applied_are_named() -> None:
@@ -43,16 +46,39 @@ def test_settings_that_are_not_applied_are_named() -> None:
     assert generation_defaults(config, frozenset(), None).source.endswith("Not applied: repetition_penalty 1.1.")
 
 
-@pytest.mark.parametrize("value", [-1, "hot", True, float("nan"), float("inf")])
-def test_wrong_value_is_refused(value: object) -> None:
-    with pytest.raises(CheckpointError, match="temperature is"):
-        generation_defaults({"do_sample": True, "temperature": value}, frozenset(), None)
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("temperature", -1, "a number, 0 to 100"),
+        ("temperature", 100.5, "a number, 0 to 100"),
+        ("temperature", "hot", "a number, 0 to 100"),
+        ("temperature", True, "a number, 0 to 100"),
+        ("temperature", float("nan"), "a number, 0 to 100"),
+        ("temperature", float("inf"), "a number, 0 to 100"),
+        ("top_k", -1, "a whole number, 0 to 2147483647"),
+        ("top_k", 20.5, "a whole number, 0 to 2147483647"),
+        ("top_k", 2**31, "a whole number, 0 to 2147483647"),
+        ("top_p", 0, "a number above 0 and at most 1"),
+        ("top_p", 1.01, "a number above 0 and at most 1"),
+        ("min_p", 1.0, "a number, 0 or more and below 1"),
+        ("min_p", -0.1, "a number, 0 or more and below 1"),
+    ],
+)
+def test_value_that_a_server_would_refuse_is_refused(key: str, value: object, allowed: str) -> None:
+    with pytest.raises(CheckpointError) as refusal:
+        generation_defaults({"do_sample": True, key: value}, frozenset(), None)
+    assert str(refusal.value) == f"generation_config.json: {key} is {value!r}; allowed is {allowed}"
 
 
-def test_file_holds_what_a_server_reads(tmp_path: Path) -> None:
-    defaults = generation_defaults({"do_sample": True, "temperature": 0.5}, frozenset({1}), 0)
-    defaults.to_json(tmp_path / "generation.json")
-    document = json.loads((tmp_path / "generation.json").read_text())
-    assert document["eos_token_ids"] == [0, 1]
-    assert document["sampling"]["temperature"] == 0.5
-    assert document["source"] == defaults.source
+@pytest.mark.parametrize(("key", "value"), [("temperature", 100), ("top_k", 2**31 - 1), ("top_p", 1), ("min_p", 0)])
+def test_bounds_are_allowed(key: str, value: object) -> None:
+    defaults = generation_defaults({"do_sample": True, key: value}, frozenset(), None)
+    assert getattr(defaults.sampling, key) == value
+
+
+def test_a_server_reads_what_is_written(tmp_path: Path) -> None:
+    config = {"do_sample": True, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.125}
+    defaults = generation_defaults(config, frozenset({1}), 0)
+    write(defaults, tmp_path)
+    assert read(tmp_path) == defaults
+    assert json.loads((tmp_path / NAME).read_text())["eos_token_ids"] == [0, 1]

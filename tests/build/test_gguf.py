@@ -5,67 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
 
 from builders import demo_model
 from builders.checkpoint import expected_shapes, open_checkpoint
+from tests.checkpoint_files import HIDDEN, VOCABULARY, write_gguf
 from trtspec.errors import CheckpointError
-
-HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 40
-SHAPES = {
-    "token_embd.weight": (VOCABULARY, HIDDEN),
-    "output_norm.weight": (HIDDEN,),
-    "blk.0.attn_norm.weight": (HIDDEN,),
-    "blk.0.attn_q.weight": (HIDDEN, HIDDEN),
-    "blk.0.attn_k.weight": (HIDDEN // 2, HIDDEN),
-    "blk.0.attn_v.weight": (HIDDEN // 2, HIDDEN),
-    "blk.0.attn_output.weight": (HIDDEN, HIDDEN),
-    "blk.0.ffn_norm.weight": (HIDDEN,),
-    "blk.0.ffn_gate.weight": (INNER, HIDDEN),
-    "blk.0.ffn_up.weight": (INNER, HIDDEN),
-    "blk.0.ffn_down.weight": (HIDDEN, INNER),
-}
-
-
-def write_gguf(
-    path: Path,
-    *,
-    architecture: str = "llama",
-    extra: dict[str, np.ndarray[Any, Any]] | None = None,
-    rope_scaling: str | None = None,
-    rotated: int | None = None,
-    experts: int | None = None,
-    eot: int | None = None,
-) -> Path:
-    """A one-layer model whose every element is its own index."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(1)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_eos_token_id(3)
-    if rope_scaling is not None:
-        writer.add_string(f"{architecture}.rope.scaling.type", rope_scaling)
-    if rotated is not None:
-        writer.add_rope_dimension_count(rotated)
-    if experts is not None:
-        writer.add_expert_count(experts)
-    if eot is not None:
-        writer.add_eot_token_id(eot)
-    tensors = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
-    for name, values in (tensors | (extra or {})).items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_header_becomes_the_config(tmp_path: Path) -> None:
@@ -123,6 +70,51 @@ def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
         open_checkpoint(path)
 
 
+def replace_in(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(old) == 1 and len(old) == len(new)
+    path.write_bytes(content.replace(old, new))
+
+
+def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", rope_scaling="none")
+    replace_in(path, b"\x04\0\0\0\0\0\0\0none", b"\x04\0\0\0\0\0\0\0no\xffe")
+    with pytest.raises(CheckpointError, match=rf"{path}: llama\.rope\.scaling\.type is damaged"):
+        open_checkpoint(path)
+
+
+def test_list_that_is_longer_than_the_file_is_refused_at_once(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf", token_types=[1, 1, 3])
+    replace_in(path, b"\x05\0\0\0\x03\0\0\0\0\0\0\0", b"\x05\0\0\0" + (2**60).to_bytes(8, "little"))
+    with pytest.raises(CheckpointError, match="truncated or damaged"):
+        open_checkpoint(path)
+
+
+def test_overlapping_tensors_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "a.gguf")
+    content = bytearray(path.read_bytes())
+    offset = content.index(b"blk.0.ffn_down.weight") + len(b"blk.0.ffn_down.weight") + 4 + 2 * 8 + 4
+    content[offset : offset + 8] = bytes(8)
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"tensors token_embd\.weight and blk\.0\.ffn_down\.weight overlap"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eos": "</s>"}, "eos_token_id is ['</s>']; it must be a token id"),
+        ({"head_count_kv": [2]}, "llama.attention.head_count_kv is [2]; it must be a whole number"),
+        ({"epsilon": float("nan")}, "llama.attention.layer_norm_rms_epsilon is nan; it must be a finite number"),
+    ],
+)
+def test_value_of_the_wrong_kind_is_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    path = write_gguf(tmp_path / "a.gguf", **options)
+    with pytest.raises(CheckpointError) as refusal:
+        open_checkpoint(path)
+    assert message in str(refusal.value) and str(path) in str(refusal.value)
+
+
 def test_other_file_with_that_ending_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b"PK\x03\x04 not a model")
@@ -130,8 +122,16 @@ def test_other_file_with_that_ending_is_refused(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
+@pytest.fixture
+def quick_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gguf package slice plain arrays: transformers reads the whole vocabulary twice."""
+    mapped = np.memmap
+    monkeypatch.setattr(np, "memmap", lambda *args, **kwargs: np.asarray(mapped(*args, **kwargs)))
+
+
 @pytest.mark.demo_model
 @pytest.mark.timeout(300)  # the reference reader takes a minute on a busy machine
+@pytest.mark.usefixtures("quick_reading")
 def test_demo_weights_equal_those_of_transformers() -> None:
     from transformers import AutoModelForCausalLM
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,15 +34,14 @@ class Ended:
 
 def run(*arguments: str | Path) -> Ended:
     """Run a command of its own session to its end; nothing of it may outlive it."""
-    with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        out, err = process.communicate(timeout=90)
-    assert members(process.pid) == {}, "a process outlived the command"
+    command = [*COMMAND, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(timeout=90)
+            assert members(process.pid) == [], "a process outlived the command"
+        finally:
+            end(process.pid)
     return Ended(process.returncode, out, err)
 
 
@@ -81,13 +81,12 @@ class LiveServer:
     def wait(self) -> int:
         """The exit code, once the server has ended by itself; nothing of it may be left."""
         code = self._process.wait(60)
-        assert members(self._process.pid) == {}, "a process outlived the server"
+        assert members(self._process.pid) == [], "a process outlived the server"
         return code
 
     def close(self) -> None:
         """Make sure that all is gone, whatever happened in a test."""
-        for pid in members(self._process.pid):
-            os.kill(pid, signal.SIGKILL)
+        end(self._process.pid)
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
@@ -96,17 +95,24 @@ class LiveServer:
 StartServer = Callable[..., LiveServer]
 
 
-def members(session: int) -> dict[int, int]:
-    """Processes of a session that are no zombies, with their parents: orphans are found, too."""
-    found = {}
+def members(session: int) -> list[int]:
+    """Ids of a session's processes that are no zombies; orphans are found, too."""
+    found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent, _, of, *_ = stat.read_text().rpartition(")")[2].split()
+            state, _, _, of, *_ = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
         if int(of) == session and state != "Z":
-            found[int(stat.parent.name)] = int(parent)
+            found.append(int(stat.parent.name))
     return found
+
+
+def end(session: int) -> None:
+    """Kill what is left of a session."""
+    for pid in members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class Stream:
@@ -174,6 +180,11 @@ class HealthWatch:
         """The next status by its name."""
         name: str = health_pb2.HealthCheckResponse.ServingStatus.Name((await self._call.read()).status)
         return name
+
+    async def closed(self) -> StatusCode:
+        """The status with which the server ends the stream."""
+        code: StatusCode = await self._call.code()
+        return code
 
     def cancel(self) -> None:
         self._call.cancel()
