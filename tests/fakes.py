@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +11,13 @@ from functools import reduce
 from pathlib import Path
 
 import grpc
+from transformers import PreTrainedTokenizerFast
 
 from tests.models import tiny_tokenizer
-from trtspec import manifest
-from trtspec.errors import DuplicateRequest, RequestError
-from trtspec.service.model import GenerationDefaults, ServedModel
+from trtspec import generation, manifest
+from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineLost, RequestError
+from trtspec.generation import GenerationDefaults
+from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.service.server import Server
 from trtspec.service.text import Tokenizer
@@ -129,7 +130,7 @@ class FakeExecutor:
             self._changed.notify_all()
 
     async def aclose(self) -> None:
-        """End every request with CANCELLED."""
+        """End every request with `EngineLost`."""
         self.shut = True
         self.ended.set()
 
@@ -154,14 +155,15 @@ class Events:
         self._executor.freed.set()
 
     async def _play(self) -> AsyncGenerator[RequestEvent, None]:
-        await self._executor.queue_open.wait()
+        if not await self._wait(self._executor.queue_open):
+            raise DeadlineExceeded("the time was over in the queue")
         yield Started(self._request.request_id)
         for step in self._merged() if self._executor.merge else self._steps():
             if isinstance(step, RequestError):
                 raise step
             if isinstance(step, Hold):
-                if reason := await self._wait(step.event):
-                    yield StepOutput(self._request.request_id, 0, (), (), Finish(reason))
+                if not await self._wait(step.event):
+                    yield StepOutput(self._request.request_id, 0, (), (), Finish(FinishReason.DEADLINE))
                     return
                 continue
             yield step
@@ -172,8 +174,8 @@ class Events:
         steps = [step for step in self._steps() if isinstance(step, StepOutput)]
         yield reduce(StepOutput.merge, steps)
 
-    async def _wait(self, event: asyncio.Event) -> FinishReason | None:
-        """Wait for the event; the reason if the request ended first."""
+    async def _wait(self, event: asyncio.Event) -> bool:
+        """Wait for the event; False if the request's time was over first."""
         tasks = [asyncio.create_task(event.wait()), asyncio.create_task(self._executor.ended.wait())]
         left = None if self._request.deadline is None else max(self._request.deadline - time.monotonic(), 0)
         try:
@@ -181,9 +183,9 @@ class Events:
         finally:
             for task in tasks:
                 task.cancel()
-        if not done:
-            return FinishReason.DEADLINE
-        return FinishReason.CANCELLED if self._executor.shut else None
+        if self._executor.shut:
+            raise EngineLost("the engine was closed")
+        return bool(done)
 
     def _steps(self) -> Iterator[StepOutput | Hold | RequestError]:
         count = 0
@@ -256,6 +258,7 @@ async def serving(
     executor: FakeExecutor,
     options: ServeOptions | None = None,
     sampling: SamplingParams | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> AsyncIterator[Serving]:
     """A real server on a free loopback port, and a channel to it."""
     options = options or ServeOptions(port=0)
@@ -264,7 +267,7 @@ async def serving(
     model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
     address = await server.bind()
     try:
-        await server.open(model, executor, Tokenizer(tiny_tokenizer()))
+        await server.open(model, executor, Tokenizer(tokenizer or tiny_tokenizer()))
         follow = asyncio.create_task(server.follow(executor))
         async with grpc.aio.insecure_channel(address) as channel:
             yield Serving(address, server, channel)
@@ -277,10 +280,8 @@ async def serving(
 
 def engine_folder(directory: Path, method: Method = Method.NGRAM) -> Path:
     """A folder that a server accepts as an engine, without weights."""
-    tiny_tokenizer().save_pretrained(directory / "tokenizer")
-    (directory / "generation.json").write_text(
-        json.dumps({"eos_token_ids": [EOS], "sampling": {"temperature": 0.0}, "source": "test"})
-    )
+    tiny_tokenizer().save_pretrained(directory / generation.TOKENIZER)
+    generation.write(GenerationDefaults(frozenset({EOS}), SamplingParams(), "test"), directory)
     files = [path for path in directory.rglob("*") if path.is_file()]
     manifest.write(
         manifest.Manifest(

@@ -15,6 +15,8 @@ from trtspec.types import SamplingParams
 NAME = "generation.json"
 TOKENIZER = "tokenizer"
 """The folder beside it that holds the tokenizer and its chat template."""
+MARK = ".trtspec-build"
+"""The file beside it that a build writes first: the folder is ours, finished or not."""
 
 
 @dataclass(frozen=True, slots=True)

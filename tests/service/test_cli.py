@@ -9,23 +9,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.fakes import FakeExecutor, engine_folder, script_of, serving
-from trtspec.cli import cache, info, serve
+from tests.models import tiny_tokenizer
+from trtspec import cache
+from trtspec.cli import info, serve
 from trtspec.cli.compare import Comparison, Side, verdict
+from trtspec.cli.generate import explain
 from trtspec.cli.main import main, parser
 from trtspec.cli.options import from_options
 from trtspec.cli.render import RunPainter, StreamPrinter, bars, visible
-from trtspec.client import Chunk, Pass
+from trtspec.client import Chunk, Pass, RequestFailed
 from trtspec.config import EngineOptions
-from trtspec.errors import ConfigError
+from trtspec.errors import ConfigError, EngineLost
 from trtspec.service.options import ServeOptions
-from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method
 
 
 async def command(*arguments: str) -> int:
@@ -102,6 +105,18 @@ def test_only_a_terminal_that_wants_colour_gets_it(
 
 def test_a_model_cannot_steer_the_terminal() -> None:
     assert visible("a\x1b[2J\tb\n") == "a\N{REPLACEMENT CHARACTER}[2J\tb\n"
+    # What only looks odd is left alone.
+    family = "\N{MAN}\u200d\N{WOMAN}\u00a0!"
+    assert visible(family) == family
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_control_characters_reach_a_pipe_and_no_terminal(no_color: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    for file, kept in ((Terminal(), False), (io.StringIO(), True)):
+        StreamPrinter(file).print(token("a\x1b]0;title\x07b"))
+        assert ("\x1b]0" in file.getvalue()) is kept
 
 
 def test_bars_show_each_position() -> None:
@@ -151,6 +166,94 @@ def test_a_different_text_is_a_fault_in_float32_only() -> None:
     assert "near-ties" in verdict(differing, "bfloat16")
 
 
+async def test_a_failure_in_mid_stream_ends_the_line_and_shows_how_far_it_came(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    executor = FakeExecutor([*script_of("abcd", 3), EngineLost("the engine's process died")])
+    async with serving(executor) as server:
+        code = await command("generate", "--server", server.address, "hello")
+    out, err = capsys.readouterr()
+    assert code == 1 and out == "abcd\n"
+    assert "4 out" in err and "tokens per second" in err and "(this request)" in err
+    assert err.endswith("error: the engine's process died (UNAVAILABLE)\n")
+
+
+def test_only_silence_from_the_start_means_that_no_server_answers() -> None:
+    broken = RequestFailed(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
+    assert explain(broken, "host:1") == "the connection to host:1 was lost (Connection reset by peer)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "-1"], "argument --seed: -1 is out of range; allowed is 0 to 18446744073709551615"),
+        (["--seed", str(2**64)], "argument --seed"),
+        (["--max-tokens", "3000000000"], "argument --max-tokens: 3000000000 is out of range"),
+        (["--top-k", "x"], "argument --top-k: 'x' is no whole number"),
+        (["--max-draft-tokens", str(-(2**31) - 1)], "argument --max-draft-tokens"),
+        (["--system", "a\udcff"], "argument --system: is not UTF-8 from character 1 on"),
+        (["--stop", "\udcff"], "argument --stop: is not UTF-8"),
+        (["\udcff"], "argument prompt: is not UTF-8 from character 0 on"),
+    ],
+)
+def test_a_value_that_cannot_be_sent_names_its_flag(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["generate", *arguments] if len(arguments) == 1 else ["generate", "hello", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--raw", "--system", "be brief"], "--system is part of the chat and --raw sends none"),
+        (["--repeat", "2"], "--repeat counts the runs of --compare"),
+        (["--compare", "--speculation", "on"], "--compare runs with speculation off and on"),
+        (["--compare", "--speculation", "default"], "--compare runs with speculation off and on"),
+    ],
+)
+def test_flags_that_another_one_makes_useless_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "hello", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+async def test_a_system_message_needs_a_template(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    async with serving(FakeExecutor(script_of("ab", 1)), tokenizer=tokenizer) as server:
+        assert await command("generate", "--server", server.address, "--system", "be brief", "hello") == 2
+        assert "--system needs a chat template" in capsys.readouterr().err
+        assert await command("generate", "--server", server.address, "hello") == 0
+
+
+def test_standard_input_that_is_no_text_is_refused() -> None:
+    command = [sys.executable, "-m", "trtspec", "generate", "--server", "127.0.0.1:1", "-"]
+    ended = subprocess.run(command, input=b"\xff\xfe", capture_output=True)
+    assert ended.returncode == 2 and b"standard input is not UTF-8 text" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["generate", "info"])
+async def test_a_reader_that_leaves_ends_the_command_quietly(name: str) -> None:
+    async with serving(FakeExecutor(script_of("abcdefgh", 4, 3))) as server:
+        arguments = ["--server", server.address, "hello"] if name == "generate" else []
+        read, write = os.pipe()
+        os.close(read)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "trtspec", name, *arguments),
+            stdout=write,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # what is buffered fails last
+        )
+        os.close(write)
+        _, err = await process.communicate()
+    assert process.returncode == 141
+    assert b"Traceback" not in err and b"BrokenPipe" not in err
+
+
 async def test_a_refused_request_names_the_field_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(FakeExecutor()) as server:
         code = await command("generate", "--server", server.address, "--temperature", "-1", "hello")
@@ -179,26 +282,79 @@ def test_serve_refuses_what_is_neither_engine_nor_model(tmp_path: Path, capsys: 
     assert err.count("is no engine folder") == 2 and '"method" is missing' in err
 
 
-def test_serve_builds_a_model_into_the_cache_with_a_named_method(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands: list[list[str]] = []
-
-    def record(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(subprocess, "run", record)
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What looks like a model, and a cache of the test."""
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "cache"))
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    plain = serve.build(model, None, None)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_serve_builds_a_model_into_the_cache_with_a_named_method(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[Sequence[str]] = []
+    monkeypatch.setattr(serve, "run_builder", lambda command: commands.append(command) or 0)
+    plain = serve.build(model, None)
     assert "method none" in capsys.readouterr().err
-    ngram = serve.build(model, '{"method": "ngram"}', SpeculativeConfig(Method.NGRAM))
+    ngram = serve.build(model, {"method": "ngram"})
     assert commands[0][1:5] == ["-m", "builders.build", "--method", "none"]
     assert commands[1][-2:] == ["--speculative-config", '{"method": "ngram"}']
     assert plain != ngram and plain.parent == ngram.parent == cache.cache_directory() / "engines"
+
+
+@pytest.mark.parametrize(("code", "expected"), [(2, 2), (1, 1), (-9, 1)])
+def test_the_exit_code_of_the_builder_tells_wrong_input_from_failure(
+    code: int, expected: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "run_builder", lambda command: code)
+    assert main(["serve", str(model)]) == expected
+
+
+def test_the_builder_refuses_what_is_no_model_with_code_2(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(model)]) == 2
+    assert f"error: {model} cannot be built; see above" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", [".trtspec-build", "generation.json"])
+def test_an_unfinished_engine_is_no_model_to_build_from(
+    name: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / name).touch()
+    assert main(["serve", str(model)]) == 2
+    assert "has no manifest.json: it is not an engine, or its build did not finish" in capsys.readouterr().err
+
+
+BUILDER = """\
+import pathlib, signal, sys, time
+if len(sys.argv) > 2:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+place = pathlib.Path(sys.argv[1])
+place.write_text("begun")
+print("ready", file=sys.stderr, flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    place.unlink()
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_signal_during_the_build_ends_the_builder_too(stubborn: bool, tmp_path: Path) -> None:
+    place, script = tmp_path / "place", tmp_path / "builder.py"
+    script.write_text(BUILDER)
+    command = [sys.executable, str(script), str(place), *["stubborn"] * stubborn]
+    code = f"from trtspec.cli import serve; serve._GRACE_SECONDS = 0.2; serve.run_builder({command!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and process.stderr.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        # The pipe ends when nobody holds it any more, the builder included.
+        assert process.stderr.read() == ""
+        assert process.wait() == 128 + signal.SIGTERM
+    assert place.exists() is stubborn
 
 
 def test_info_describes_the_machine_without_loading_torch() -> None:

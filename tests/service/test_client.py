@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.fakes import FakeExecutor, Hold, Pass, ids_of, script_of, serving
-from trtspec.client import Accepted, Chunk, Client, Finished, RequestFailed
+from trtspec.cli.generate import as_dict
+from trtspec.client import Accepted, Chunk, Client, Finished, Prompt, RequestFailed, convert
 from trtspec.errors import EngineLost
+from trtspec.service import servicer
+from trtspec.service.model import ServedModel
+from trtspec.service.options import ServeOptions
+from trtspec.service.requests import ParsedRequest, parse_request
 from trtspec.types import FinishReason, Method
+from trtspec.v1 import inference_pb2 as pb
+from trtspec.v1 import speculation_pb2 as spec
 
 
 async def test_events_are_typed_and_in_order() -> None:
@@ -41,7 +50,8 @@ async def test_complete_collects_text_and_ids() -> None:
         final = await client.complete("x", granularity="final")
         info = await client.model_info()
     assert answer.text == "hél" and answer.finished.stop_string == "lo"
-    assert final.text == "héllo"
+    assert final.text == "héllo" and final.token_ids == ids_of("héllo") == final.finished.token_ids
+    assert answer.finished.text is None and answer.finished.token_ids is None
     assert info.model == "tiny"
 
 
@@ -81,3 +91,117 @@ async def test_a_time_budget_ends_the_answer() -> None:
     async with serving(executor) as server, Client(server.address) as client:
         answer = await client.complete("hi", time_budget=0.05)
     assert answer.finished.reason is FinishReason.DEADLINE
+
+
+async def test_ids_of_any_integer_type_are_sent() -> None:
+    executor = FakeExecutor(script_of("ab", 1))
+    async with serving(executor) as server, Client(server.address) as client:
+        await client.complete(np.array(ids_of("hi")))
+        await client.complete([np.int64(id_) for id_ in ids_of("hi")])
+    assert [live.prompt for live in executor.requests] == [ids_of("hi")] * 2
+
+
+async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[pb.GenerateRequest] = []
+
+    def recorded(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequest:
+        seen.append(request)
+        return parse_request(request, model)
+
+    monkeypatch.setattr(servicer, "parse_request", recorded)
+    async with serving(FakeExecutor(script_of("ab", 1))) as server, Client(server.address) as client:
+        await client.complete(
+            "hi",
+            stop="b",
+            include_stop_string=True,
+            stats_level="detailed",
+            min_interval=0.9999999999,
+            tenant="a",
+            tags={"task": "list"},
+            session_key="s",
+            cache_salt="salt",
+            priority=3,
+            time_budget=20,
+            full_output=True,
+        )
+    assert seen == [
+        pb.GenerateRequest(
+            text="hi",
+            sampling={},
+            stopping={"stop_strings": ["b"], "include_stop_string": True},
+            speculation={"mode": "SPECULATION_MODE_DEFAULT", "stats_level": "STATS_LEVEL_DETAILED"},
+            stream_options={
+                "granularity": "STREAM_GRANULARITY_STEP",
+                "min_interval": {"seconds": 1},
+                "include_full_output": True,
+            },
+            tenant="a",
+            tags={"task": "list"},
+            session_key="s",
+            cache_salt="salt",
+            priority=3,
+            time_budget={"seconds": 20},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "field", "allowed"),
+    [
+        ("hi", {"seed": -1}, "sampling.seed", "0 to 18446744073709551615"),
+        ("hi", {"max_tokens": 2**31}, "stopping.max_tokens", "to 2147483647"),
+        ("hi", {"temperature": "hot"}, "sampling.temperature", "a number"),
+        ("hi", {"granularity": "word"}, "stream_options.granularity", "step or token or final"),
+        ("hi", {"speculation": "maybe"}, "speculation.mode", "default or off or on"),
+        ("hi", {"stop": ["\udcff"]}, "stopping.stop_strings", "a list, each a text that UTF-8 can hold"),
+        ("hi", {"time_budget": float("inf")}, "time_budget", "a number of seconds"),
+        ("hi", {"min_interval": float("nan")}, "stream_options.min_interval", "a number of seconds"),
+        ("hi", {"tags": {"a": 1}}, "tags", "a value of its type"),
+        ("a\udcff" * 1000, {}, "text", "a text that UTF-8 can hold"),
+        ([1.5], {}, "token_ids.ids", "a list, each a whole number"),
+        ([{"role": "user", "colour": "red"}], {}, "chat.messages[0].colour", "only role, content"),
+        ([{"role": "user"}, "hi"], {}, "chat.messages", "a mapping"),
+    ],
+)
+async def test_a_value_that_cannot_be_sent_is_refused_by_name(
+    prompt: Prompt, options: dict[str, object], field: str, allowed: str
+) -> None:
+    async with Client("127.0.0.1:1") as client:
+        with pytest.raises(RequestFailed) as caught:
+            await client.complete(prompt, **options)
+    error = caught.value
+    assert (error.status, error.reason, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", field)
+    assert str(error).startswith(f"{field} is ") and allowed in str(error) and len(str(error)) < 250
+
+
+async def test_a_full_queue_tells_how_long_to_wait() -> None:
+    executor = FakeExecutor([Pass(ids_of("a"), prefill=True), Hold(asyncio.Event()), Pass(ids_of("b"))])
+    options = ServeOptions(port=0, max_queued_requests=0)
+    async with serving(executor, options) as server, Client(server.address) as client:
+        live = [client.generate("hi") for _ in range(2)]
+        for events in live:
+            await anext(events)
+        with pytest.raises(RequestFailed) as caught:
+            await client.complete("hi")
+        for events in live:
+            await events.aclose()
+    assert (caught.value.reason, caught.value.retry_after) == ("OVERLOADED", 1.0)
+
+
+def test_what_a_newer_server_says_is_kept_as_a_number_or_passed_over() -> None:
+    accepted = pb.Accepted(speculation=spec.AppliedSpeculation(method=42))
+    event = convert.event(pb.GenerateResponse(accepted=accepted))
+    assert isinstance(event, Accepted) and event.method == "unknown(42)"
+    finished = convert.event(pb.GenerateResponse(finished=pb.Finished(outputs=[pb.Output(finish_reason=42)])))
+    assert isinstance(finished, Finished) and finished.reason == "unknown(42)"
+    assert "unknown(42)" in json.dumps(as_dict(finished))
+    assert convert.event(pb.GenerateResponse()) is None
+    assert isinstance(convert.event(pb.GenerateResponse(finished=pb.Finished())), Finished)
+
+
+def test_counts_that_an_engine_does_not_tell_are_none() -> None:
+    finished = pb.Finished(outputs=[pb.Output()], speculation=spec.SpeculationStats(decode_passes=3))
+    event = convert.event(pb.GenerateResponse(finished=finished))
+    assert isinstance(event, Finished) and event.stats is None
+    chunk = convert.event(pb.GenerateResponse(chunk=pb.Chunk(passes=[spec.DecodePass(emitted_count=2)])))
+    assert isinstance(chunk, Chunk) and chunk.passes[0].accepted is None and chunk.passes[0].emitted == 2

@@ -31,7 +31,7 @@ def spaced(*words: str) -> tuple[Tokenizer, list[int]]:
 
 
 def deltas(detokenizer: Detokenizer, ids: Sequence[int]) -> list[str]:
-    return [*(detokenizer.push(id_).text for id_ in ids), detokenizer.flush()]
+    return [*(detokenizer.push(id_).text for id_ in ids), detokenizer.flush().text]
 
 
 @given(st.text())
@@ -56,8 +56,8 @@ def test_a_character_comes_with_its_last_byte() -> None:
 def test_a_stream_that_ends_inside_a_character_flushes_once() -> None:
     detokenizer = Detokenizer(decode)
     assert [detokenizer.push(id_).text for id_ in ids_of("aé")[:-1]] == ["a", ""]
-    assert detokenizer.flush() == REPLACEMENT
-    assert detokenizer.flush() == ""
+    assert detokenizer.flush().text == REPLACEMENT
+    assert detokenizer.flush().text == ""
 
 
 def test_invalid_bytes_do_not_hold_text_back_for_ever() -> None:
@@ -96,7 +96,7 @@ def test_text_that_only_looks_like_a_stop_string_is_sent_once(size: int) -> None
     scanner = StopScanner(["\n", "Alice:"])
     got = [scanner.push(text[at : at + size]) for at in range(0, len(text), size)]
     assert not any(found.stop for found in got)
-    assert "".join(found.text for found in got) + scanner.flush() == text
+    assert "".join(found.text for found in got) + scanner.rest() == text
 
 
 @pytest.mark.parametrize("size", range(1, 9))
@@ -125,9 +125,18 @@ def test_the_stop_that_completes_first_wins_however_text_is_split(text: str, sto
         sent += found.text
         if stop := found.stop:
             break
-    assert (sent + scanner.flush(), stop) == expected
+    assert (sent + scanner.rest(), stop) == expected
 
 
 def test_an_included_stop_string_stays_and_what_follows_does_not() -> None:
     found = StopScanner(["stop"], include=True).push("do not stop here")
     assert (found.text, found.stop) == ("do not stop", "stop")
+
+
+def test_a_stop_string_that_completes_with_the_end_is_told() -> None:
+    # The last byte is missing, so only the end makes a replacement character of the others.
+    ids = ids_of("aé")[:-1]
+    detokenizer = Detokenizer(decode, scanner=StopScanner([REPLACEMENT]))
+    assert "".join(detokenizer.push(id_).text for id_ in ids) == "a"
+    found = detokenizer.flush()
+    assert (found.text, found.stop) == ("", REPLACEMENT)

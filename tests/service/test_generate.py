@@ -156,13 +156,51 @@ async def test_merged_passes_keep_a_record_each() -> None:
 
 
 async def test_min_interval_spaces_messages() -> None:
-    async with serving(FakeExecutor(script_of("abcdef", 3, 2))) as server:
+    async with serving(FakeExecutor(script_of("abcdef", 2, 2, 1))) as server:
         message = request(stream_options={"min_interval": Duration(nanos=60_000_000)})
         times = []
         async for response in rpc.InferenceStub(server.channel).Generate(message):
             if response.HasField("chunk"):
                 times.append(time.monotonic())
-    assert times[-1] - times[0] >= 0.1
+    assert len(times) == 4 and times[2] - times[0] >= 0.1
+
+
+async def test_min_interval_does_not_delay_the_end() -> None:
+    async with serving(FakeExecutor(script_of("abcdef", 5))) as server:
+        got = await asyncio.wait_for(ask(server, request(stream_options={"min_interval": Duration(seconds=60)})), 30)
+    assert text_of(got) == "abcdef" and len(got) == 4
+
+
+async def test_min_interval_does_not_outlast_the_time_of_the_request() -> None:
+    script = [Pass(ids_of("a"), prefill=True), Pass(ids_of("b")), Hold(asyncio.Event()), Pass(ids_of("c"))]
+    wish = request(stream_options={"min_interval": Duration(seconds=60)}, time_budget=Duration(nanos=200_000_000))
+    async with serving(FakeExecutor(script)) as server:
+        got = await asyncio.wait_for(ask(server, wish), 30)
+    assert text_of(got) == "ab" and output_of(got).finish_reason == pb.FINISH_REASON_DEADLINE
+
+
+async def test_a_stop_string_that_only_the_end_completes_is_reported() -> None:
+    half = ids_of("é")[0]
+    executor = FakeExecutor([Pass(ids_of("a"), prefill=True), Pass((half,))])
+    async with serving(executor) as server:
+        got = await ask(server, request(stopping={"stop_strings": ["\ufffd"]}))
+    assert (output_of(got).finish_reason, output_of(got).stop_string) == (pb.FINISH_REASON_STOP, "\ufffd")
+    assert text_of(got) == "a"
+
+
+async def test_a_prefill_pass_is_told_from_a_decode_pass() -> None:
+    async with serving(FakeExecutor(script_of("abc", 2))) as server:
+        got = await ask(server, request())
+    first, second = (response.chunk.passes[0] for response in got[1:-1])
+    assert (first.prefill, second.prefill) == (True, False)
+    assert first.HasField("drafted_count") and first.drafted_count == 0
+
+
+async def test_the_whole_text_is_in_the_end_only_where_it_is_asked_for() -> None:
+    async with serving(FakeExecutor(script_of("abc", 2))) as server:
+        plain = await ask(server, request())
+        whole = await ask(server, request(stream_options={"include_full_output": True}))
+    assert not output_of(plain).HasField("text") and output_of(whole).text == "abc"
 
 
 async def test_stats_level_none_sends_no_statistics() -> None:

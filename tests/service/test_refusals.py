@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -11,7 +13,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from tests.fakes import LIMITS, FakeExecutor, Hold, Pass, Serving, ids_of, script_of, serving
+from tests.models import tiny_tokenizer
+from trtspec.errors import InvalidField
+from trtspec.service.admission import MOST_TOKENIZE_CALLS
 from trtspec.service.options import ServeOptions
+from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.types import Method
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
@@ -19,6 +25,7 @@ from trtspec.v1 import speculation_pb2 as spec
 
 ON = {"mode": spec.SPECULATION_MODE_ON}
 Code = grpc.StatusCode
+HELLO = ChatPrompt(({"role": "user", "content": "hi"},))
 
 
 async def refusal(server: Serving, **fields: object) -> grpc.aio.AioRpcError:
@@ -71,7 +78,13 @@ def details(error: grpc.aio.AioRpcError) -> dict[str, object]:
         ({"priority": 101}, "priority", "-100 to 100"),
         ({"request_id": "x" * 129}, "request_id", "at most 128 printable characters"),
         ({"request_id": "a\nb"}, "request_id", "at most 128 printable characters"),
+        ({"tenant": "x" * 129}, "tenant", "at most 128 printable characters"),
+        ({"tenant": "a\0b"}, "tenant", "at most 128 printable characters"),
+        ({"session_key": "a\n"}, "session_key", "at most 128 printable characters"),
+        ({"cache_salt": "x" * 129}, "cache_salt", "at most 128 printable characters"),
         ({"tags": {str(i): "" for i in range(17)}}, "tags", "at most 16"),
+        ({"tags": {"x" * 129: ""}}, "tags", "at most 128 printable characters"),
+        ({"tags": {"task": "a\0"}}, "tags['task']", "at most 128 printable characters"),
         ({"time_budget": Duration()}, "time_budget", "more than 0 s"),
         ({"stream_options": {"granularity": 9}}, "stream_options.granularity", "STREAM_GRANULARITY_STEP"),
         ({"stream_options": {"min_interval": Duration(seconds=61)}}, "stream_options.min_interval", "0 to 60.0"),
@@ -153,6 +166,87 @@ async def test_a_prompt_that_leaves_no_room_names_both_numbers() -> None:
     assert got[-1].finished.usage.completion_token_count == 1
 
 
+async def test_a_text_that_cannot_fit_is_refused_without_encoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No token of the tiny tokenizer is longer than <|endoftext|>.
+    most = LIMITS.max_context_tokens * len("<|endoftext|>")
+    encoded: list[int] = []
+    encode = Tokenizer.encode
+
+    def recorded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+        encoded.append(len(text))
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(Tokenizer, "encode", recorded)
+    async with serving(FakeExecutor(script_of("ab", 1))) as server:
+        error = await refusal(server, text="x" * (most + 1))
+        assert error.code() is Code.INVALID_ARGUMENT
+        assert f"has {most + 1} characters and the context holds 128 tokens" in error.details()
+        assert details(error)["ErrorInfo"].reason == "PROMPT_TOO_LONG" and not encoded
+        error = await refusal(server, text="x" * most)
+    assert f"the prompt has {most} tokens" in error.details() and encoded == [most]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        {"messages": [{"role": "user"}], "template": "t" * 9000},
+        {"messages": [{"role": "\U0001f600" * 12500}]},
+        {"messages": [{"role": "user"}], "template_arguments": {"n": math.inf}},
+    ],
+)
+async def test_long_text_of_a_client_comes_back_short(chat: dict[str, object]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('unknown role ' + messages[0]['role']) }}"
+    async with serving(FakeExecutor(), tokenizer=tokenizer) as server:
+        error = await refusal(server, chat=chat)
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert len(error.details().encode()) <= 1100
+    assert sum(len(key) + len(value) for key, value in error.trailing_metadata()) < 4096
+
+
+async def test_tokenize_has_places_of_its_own_and_none_while_the_server_drains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go = threading.Event()
+    encode = Tokenizer.encode
+
+    def held(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+        if text == "held":
+            assert go.wait(60)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(Tokenizer, "encode", held)
+    async with serving(FakeExecutor(script_of("ab", 1))) as server:
+        stub = rpc.InferenceStub(server.channel)
+        calls = [stub.Tokenize(pb.TokenizeRequest(text="held")) for _ in range(MOST_TOKENIZE_CALLS + 1)]
+        try:
+            tasks = [asyncio.ensure_future(_code(call)) for call in calls]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert [task.result() for task in done] == [Code.RESOURCE_EXHAUSTED]
+            # Requests with ids need no encoding, and text is made of their tokens although all encoders are held.
+            ids = pb.GenerateRequest(token_ids={"ids": [5]})
+            assert [response async for response in stub.Generate(ids)][-1].HasField("finished")
+        finally:
+            go.set()
+        assert sorted(await asyncio.gather(*tasks), key=str) == [Code.OK] * MOST_TOKENIZE_CALLS + [
+            Code.RESOURCE_EXHAUSTED
+        ]
+        await server.server.drain()
+        with pytest.raises(grpc.aio.AioRpcError, match="shutting down") as caught:
+            await stub.Tokenize(pb.TokenizeRequest(text="x"))
+    assert caught.value.code() is Code.UNAVAILABLE
+
+
+async def _code(call: grpc.aio.UnaryUnaryCall[pb.TokenizeRequest, pb.TokenizeResponse]) -> grpc.StatusCode:
+    return await call.code()
+
+
+async def test_an_engine_that_was_started_without_speculation_says_so() -> None:
+    async with serving(FakeExecutor(method=Method.NONE)) as server:
+        error = await refusal(server, speculation=ON)
+    assert "built or started with method none" in error.details()
+
+
 async def test_an_unknown_model_is_not_found() -> None:
     async with serving(FakeExecutor()) as server:
         error = await refusal(server, model="other")
@@ -218,15 +312,27 @@ async def test_an_unforeseen_error_tells_an_id_and_no_traceback(caplog: pytest.L
     assert incident in caplog.text and "ZeroDivisionError" in caplog.text
 
 
-async def test_a_template_that_fails_names_the_chat() -> None:
-    from tests.models import tiny_tokenizer
-    from trtspec.errors import InvalidField
-    from trtspec.service.text import ChatPrompt, Tokenizer
-
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "chat is .*roles must alternate"),
+        ("{{ 1 / 0 }}", "chat is not accepted by the chat template .*division"),
+        (None, "text or token_ids: this model has no chat template"),
+    ],
+)
+def test_a_template_that_fails_names_the_chat(template: str | None, problem: str) -> None:
     tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(InvalidField, match="chat is .*roles must alternate"):
-        Tokenizer(tokenizer).render(ChatPrompt(({"role": "user", "content": "hi"},)))
-    tokenizer.chat_template = None
-    with pytest.raises(InvalidField, match="text or token_ids: this model has no chat template"):
-        Tokenizer(tokenizer).render(ChatPrompt(({"role": "user", "content": "hi"},)))
+    tokenizer.chat_template = template
+    with pytest.raises(InvalidField, match=problem):
+        Tokenizer(tokenizer).render(HELLO)
+
+
+def test_the_only_template_can_be_named_and_several_by_their_names() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "one {{ messages[0]['content'] }}"
+    assert Tokenizer(tokenizer).render(replace(HELLO, template="default")) == "one hi"
+    tokenizer.chat_template = {"default": "first", "other": "second"}
+    assert Tokenizer(tokenizer).render(replace(HELLO, template="other")) == "second"
+    assert Tokenizer(tokenizer).render(HELLO) == "first"
+    with pytest.raises(InvalidField, match="'third'; allowed is one of default, other"):
+        Tokenizer(tokenizer).render(replace(HELLO, template="third"))

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import EOS, FakeExecutor
+from trtspec import generation
 from trtspec.capabilities import Support, capabilities
-from trtspec.errors import EngineFolderError, RequestError
+from trtspec.errors import EngineFolderError, InvalidField, PromptTooLong, RequestError
+from trtspec.generation import GenerationDefaults
 from trtspec.service.features import GROUPS, MODES, used_features
-from trtspec.service.model import GenerationDefaults, ServedModel
+from trtspec.service.model import ServedModel
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel, parse_request
 from trtspec.service.run import deadline
 from trtspec.service.text import ChatPrompt
@@ -132,26 +134,41 @@ def test_any_message_is_parsed_or_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "remaining", "expected"),
-    [(None, None, None), (5.0, None, 105.0), (None, 10.0, 110.75), (None, 1.0, 101.9), (5.0, 1.0, 101.9)],
+    [(5.0, None, 105.0), (None, 10.0, 110.75), (None, 1.0, 101.9), (5.0, 1.0, 101.9), (0.5, 1.0, 100.5)],
 )
 def test_the_deadline_is_the_nearer_of_budget_and_call_less_a_margin(
-    budget: float | None, remaining: float | None, expected: float | None
+    budget: float | None, remaining: float | None, expected: float
 ) -> None:
     # The request arrived at 100 and its call's deadline was read at 101.
-    assert deadline(100.0, budget, remaining, 101.0) == pytest.approx(expected) if expected else expected is None
+    assert deadline(100.0, budget, remaining, 101.0) == pytest.approx(expected)
 
 
-def test_defaults_are_read_and_name_what_is_not_applied(tmp_path: Path) -> None:
-    sampling = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
-    document = {"eos_token_ids": [1, 2], "sampling": sampling, "source": "From the model."}
-    (tmp_path / "generation.json").write_text(json.dumps(document))
-    defaults = GenerationDefaults.load(tmp_path)
-    assert defaults.eos_ids == {1, 2} and defaults.sampling == SamplingParams(0.7, 20, 0.8)
-    assert defaults.source == "From the model. Not applied in this release: repetition_penalty 1.05."
+def test_without_budget_and_deadline_there_is_no_end() -> None:
+    assert deadline(100.0, None, None, 101.0) is None
+
+
+def test_a_prompt_of_too_many_ids_is_refused_before_they_are_looked_at() -> None:
+    # The ids are wrong, too; with the room told first, nobody has looked at them.
+    with pytest.raises(PromptTooLong, match="has 128 tokens and the context holds 128"):
+        parse_request(pb.GenerateRequest(token_ids={"ids": [-1] * 128}), MODEL)
+
+
+def test_tenant_and_salt_cannot_be_chosen_to_look_like_others() -> None:
+    with pytest.raises(InvalidField, match="tenant is .*printable"):
+        parse(tenant="a\0b")
+    assert parse(tenant="a", cache_salt="b").tenant == "a\0b"
+
+
+def test_defaults_are_written_and_read(tmp_path: Path) -> None:
+    defaults = GenerationDefaults(frozenset({1, 2}), SamplingParams(0.7, 20, 0.8, 0.1), "From the model.")
+    generation.write(defaults, tmp_path)
+    assert generation.read(tmp_path) == defaults
+    document = json.loads((tmp_path / "generation.json").read_text())
+    assert document["eos_token_ids"] == [1, 2] and document["sampling"]["top_k"] == 20
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"eos_token_ids": 1, "sampling": {}, "source": ""}'])
 def test_damaged_defaults_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "generation.json").write_text(text)
     with pytest.raises(EngineFolderError, match="build the engine again"):
-        GenerationDefaults.load(tmp_path)
+        generation.read(tmp_path)

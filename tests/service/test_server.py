@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trtspec.config import EngineOptions
 from trtspec.errors import EngineFolderError
 from trtspec.service.options import ServeOptions
 from trtspec.service.server import SERVICE, CannotListen, Server, serve
+from trtspec.service.servicer import InferenceServicer
 from trtspec.types import Health
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
@@ -146,8 +148,71 @@ async def test_requests_that_outlast_the_drain_end_cancelled_with_a_last_message
         live = await begin(channel)
         os.kill(os.getpid(), signal.SIGTERM)
         rest = [response async for response in live]
+    output = rest[-1].finished.outputs[0]
+    assert output.finish_reason == pb.FINISH_REASON_CANCELLED and output.completion_token_count == 1
+    assert "".join(response.chunk.text for response in rest) == "a"
+    assert await run.task is True
+    assert run.executor.closed == [run.executor.requests[0].request_id]
+
+
+async def test_text_that_was_held_back_for_a_stop_string_is_sent_when_the_server_ends_a_request(
+    tmp_path: Path,
+) -> None:
+    run = Run(holding(), tmp_path, drain_seconds=0.05)
+    async with grpc.aio.insecure_channel(await run.announced) as channel:
+        message = pb.GenerateRequest(text="hi", stopping={"stop_strings": ["ax"]})
+        live = aiter(rpc.InferenceStub(channel).Generate(message))
+        first = [await anext(live), await anext(live)]
+        assert first[1].chunk.text == "" and len(first[1].chunk.token_ids) == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        rest = [response async for response in live]
+    assert [response.chunk.text for response in rest[:-1]] == ["a"]
     assert rest[-1].finished.outputs[0].finish_reason == pb.FINISH_REASON_CANCELLED
     assert await run.task is True
+
+
+async def test_a_request_that_waits_for_the_engine_when_the_server_ends_can_go_elsewhere(tmp_path: Path) -> None:
+    run = Run(holding(), tmp_path, drain_seconds=0.05)
+    run.executor.queue_open.clear()
+    async with grpc.aio.insecure_channel(await run.announced) as channel:
+        call = rpc.InferenceStub(channel).Generate(pb.GenerateRequest(text="hi"))
+        reading = asyncio.ensure_future(call.read())
+        await run.executor.asked.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(grpc.aio.AioRpcError, match="while the request was waiting") as caught:
+            await reading
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert await run.task is True
+
+
+async def test_a_pause_between_messages_ends_with_the_server(tmp_path: Path) -> None:
+    script = [Pass(ids_of("a"), prefill=True), Pass(ids_of("b")), Hold(asyncio.Event()), Pass(ids_of("c"))]
+    run = Run(FakeExecutor(script), tmp_path, drain_seconds=0.05)
+    async with grpc.aio.insecure_channel(await run.announced) as channel:
+        slow = pb.GenerateRequest(text="hi", stream_options={"min_interval": {"seconds": 60}})
+        live = aiter(rpc.InferenceStub(channel).Generate(slow))
+        first = [await anext(live), await anext(live)]
+        os.kill(os.getpid(), signal.SIGTERM)
+        rest = [response async for response in live]
+    assert first[1].chunk.text + "".join(response.chunk.text for response in rest) == "ab"
+    assert rest[-1].finished.outputs[0].finish_reason == pb.FINISH_REASON_CANCELLED
+    assert await run.task is True
+
+
+async def test_the_loop_runs_on_while_the_service_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    closing, release = threading.Event(), threading.Event()
+
+    def close(servicer: InferenceServicer) -> None:
+        closing.set()
+        assert release.wait(20), "the loop that would release it stands still"
+
+    monkeypatch.setattr(InferenceServicer, "close", close)
+    server = Server(ServeOptions(port=0), 1 << 20)
+    await server.bind()
+    stopping = asyncio.create_task(server.stop())
+    assert await asyncio.to_thread(closing.wait, 20)
+    release.set()
+    await stopping
 
 
 async def test_a_second_signal_cuts_the_drain_short(tmp_path: Path) -> None:

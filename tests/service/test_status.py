@@ -10,10 +10,11 @@ import pytest
 from tests.fakes import FakeExecutor
 from trtspec import errors
 from trtspec.decoding.stats import SpeculationStats
+from trtspec.generation import GenerationDefaults
 from trtspec.service import responses
 from trtspec.service.assemble import OutputAssembler
 from trtspec.service.detokenize import StopScanner
-from trtspec.service.model import GenerationDefaults, ServedModel
+from trtspec.service.model import ServedModel
 from trtspec.service.requests import parse_request
 from trtspec.service.status import CODES, to_status
 from trtspec.speculative import MAX_DRAFT_TOKENS
@@ -51,3 +52,13 @@ def test_the_largest_partial_fits_into_trailers() -> None:
     parsed = parse_request(pb.GenerateRequest(text="hi"), model)
     partial = responses.finished(parsed, 2**30, output, clock, now + 4e6, totals_only=True)
     assert 1024 < partial.ByteSize() < MAX_TRAILER_BYTES / 2
+
+
+def test_an_error_of_any_length_fits_into_trailers() -> None:
+    status = to_status(errors.InvalidField("\U0001f600" * 9000, "é" * 50_000, "ö" * 9000))
+    message = status.details
+    assert isinstance(message, str) and len(message.encode()) <= 1024 and message.endswith("…")
+    escaped = 3 * len(message.encode())
+    # Binary values travel in base64.
+    packed = sum(len(value) for _, value in status.trailing_metadata or ()) * 4 / 3
+    assert escaped + packed < MAX_TRAILER_BYTES

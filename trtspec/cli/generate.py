@@ -14,9 +14,13 @@ import grpc
 from rich.console import Console
 
 from trtspec.cli import compare
+from trtspec.cli.arguments import int32, uint64, utf8
 from trtspec.cli.render import StreamPrinter, summary_table, tokens_per_second
 from trtspec.client import Chunk, Client, Event, Finished, Prompt, RequestFailed
+from trtspec.client.events import word
 from trtspec.decoding.stats import SpeculationStats
+from trtspec.errors import ConfigError, TrtspecError
+from trtspec.v1 import inference_pb2 as pb
 
 DEFAULT_SERVER = "127.0.0.1:50051"
 _EXAMPLES = """\
@@ -26,14 +30,15 @@ examples:
   trtspec generate --compare --repeat 5 "Repeat this list: red, green, blue, red, green, blue"
   cat letter.txt | trtspec generate --system "Rewrite in plain words." - --json
 """
+_REPEAT = 3
 _SAMPLING = (
-    ("--max-tokens", int, "most tokens to generate; unset: what the context leaves"),
-    ("--temperature", float, "0 is greedy; unset: the model's default"),
-    ("--top-k", int, "keep the K most likely tokens"),
-    ("--top-p", float, "keep the smallest set of tokens with this probability"),
-    ("--min-p", float, "drop tokens less likely than this share of the most likely"),
-    ("--seed", int, "same seed, same text"),
-    ("--max-draft-tokens", int, "deepest draft"),
+    ("--max-tokens", int32, "INT", "most tokens to generate; unset: what the context leaves"),
+    ("--temperature", float, "FLOAT", "0 is greedy; unset: the model's default"),
+    ("--top-k", int32, "INT", "keep the K most likely tokens"),
+    ("--top-p", float, "FLOAT", "keep the smallest set of tokens with this probability"),
+    ("--min-p", float, "FLOAT", "drop tokens less likely than this share of the most likely"),
+    ("--seed", uint64, "INT", "same seed, same text"),
+    ("--max-draft-tokens", int32, "INT", "deepest draft"),
 )
 
 
@@ -46,26 +51,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("prompt", help="the prompt, or - to read it from standard input")
-    parser.add_argument("--server", default=DEFAULT_SERVER, metavar="HOST:PORT", help=f"default: {DEFAULT_SERVER}")
+    parser.add_argument("prompt", type=utf8, help="the prompt, or - to read it from standard input")
+    parser.add_argument(
+        "--server", type=utf8, default=DEFAULT_SERVER, metavar="HOST:PORT", help=f"default: {DEFAULT_SERVER}"
+    )
     parser.add_argument("--raw", action="store_true", help="send plain text, without the model's chat template")
-    parser.add_argument("--system", help="system message of the chat")
-    for flag, kind, text in _SAMPLING:
-        parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), help=text)
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; may be repeated")
+    parser.add_argument("--system", type=utf8, metavar="TEXT", help="system message of the chat")
+    for flag, kind, metavar, text in _SAMPLING:
+        parser.add_argument(flag, type=kind, metavar=metavar, help=text)
+    parser.add_argument(
+        "--stop", type=utf8, action="append", default=[], metavar="TEXT", help="end at this text; may be repeated"
+    )
     parser.add_argument("--ignore-eos", action="store_true", help="generate past the model's end-of-text tokens")
-    parser.add_argument("--speculation", choices=("default", "on", "off"), default="default", help="whether to draft")
+    parser.add_argument("--speculation", choices=("default", "on", "off"), help="whether to draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, the last one a summary")
     parser.add_argument("--compare", action="store_true", help="measure with speculation off and on, and compare")
     parser.add_argument(
-        "--repeat", type=int, default=3, metavar="INT", help="runs of each side of --compare (default: 3)"
+        "--repeat", type=int, metavar="INT", help=f"runs of each side of --compare (default: {_REPEAT})"
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Ask and print; 1 where the server refuses or cannot be reached."""
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    _check(options)
+    text = _standard_input() if options.prompt == "-" else options.prompt
     try:
         return asyncio.run(_ask(options, text))
     except RequestFailed as error:
@@ -74,39 +84,69 @@ def run(options: argparse.Namespace) -> int:
 
 
 def explain(error: RequestFailed, server: str) -> str:
-    """What happened and the way out."""
-    # A status without a reason did not come from our service: nothing answered.
+    """What happened to a request, and the way out."""
+    # A status without a reason did not come from our service: the connection broke.
     if error.status is grpc.StatusCode.UNAVAILABLE and not error.reason:
-        return (
-            f"no server answers at {server}; start one with: trtspec serve ENGINE_OR_MODEL (or name it with --server)"
-        )
+        return f"the connection to {server} was lost ({error})"
     field = f"{error.field}: " if error.field and error.field not in str(error) else ""
     return f"{field}{error} ({error.status.name})"
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Refuse flags that another one would make useless."""
+    if options.system is not None and options.raw:
+        raise ConfigError("--system is part of the chat and --raw sends none; leave one of them out")
+    if options.repeat is not None and not options.compare:
+        raise ConfigError("--repeat counts the runs of --compare; add --compare or leave it out")
+    if options.speculation is not None and options.compare:
+        raise ConfigError("--compare runs with speculation off and on; leave --speculation out")
+
+
+def _standard_input() -> str:
+    try:
+        return utf8(sys.stdin.read())
+    except (UnicodeDecodeError, argparse.ArgumentTypeError) as error:
+        raise ConfigError(f"standard input is not UTF-8 text ({error})") from error
+
+
 async def _ask(options: argparse.Namespace, text: str) -> int:
     async with Client(options.server) as client:
-        info = await client.model_info()
+        info = await _describe(client, options.server)
         prompt = _prompt(options, text, has_template=info.has_chat_template)
         arguments = _arguments(options)
         if options.compare:
-            return await compare.run(client, prompt, arguments, options.repeat, info.dtype, as_json=options.json)
+            repeat = _REPEAT if options.repeat is None else options.repeat
+            return await compare.run(client, prompt, arguments, repeat, info.dtype, as_json=options.json)
         if options.json:
             return await _print_json(client, prompt, arguments)
         return await _print_text(client, prompt, arguments)
 
 
+async def _describe(client: Client, server: str) -> pb.GetModelInfoResponse:
+    """What the server serves: the first word from it, so its silence means that there is none."""
+    try:
+        return await client.model_info()
+    except RequestFailed as error:
+        if error.status is not grpc.StatusCode.UNAVAILABLE or error.reason:
+            raise
+        raise TrtspecError(
+            f"no server answers at {server}; start one with: trtspec serve ENGINE_OR_MODEL (or name it with --server)"
+        ) from error
+
+
 def _prompt(options: argparse.Namespace, text: str, *, has_template: bool) -> Prompt:
+    if options.system is not None and not has_template:
+        raise ConfigError("--system needs a chat template, and this model has none; leave it out")
     if options.raw or not has_template:
         return text
-    system = [{"role": "system", "content": options.system}] if options.system else []
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
     return [*system, {"role": "user", "content": text}]
 
 
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:
-    names = [flag.removeprefix("--").replace("-", "_") for flag, _, _ in _SAMPLING]
-    names += ["stop", "ignore_eos", "speculation"]
-    return {name: getattr(options, name) for name in names}
+    names = [flag.removeprefix("--").replace("-", "_") for flag, *_ in _SAMPLING]
+    names += ["stop", "ignore_eos"]
+    return {"speculation": options.speculation or "default", **{name: getattr(options, name) for name in names}}
 
 
 async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any]) -> int:
@@ -114,14 +154,19 @@ async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any])
     finished: Finished | None = None
     # Only single tokens can be coloured: the text of a pass does not tell which part was drafted.
     granularity = "token" if printer.coloured else "step"
-    async for event in client.generate(prompt, granularity=granularity, **arguments):
-        if isinstance(event, Chunk):
-            printer.print(event)
-        elif isinstance(event, Finished):
-            finished = event
-    printer.end()
-    if finished is not None:
-        Console(stderr=True, highlight=False).print(summary_table(finished))
+    try:
+        async for event in client.generate(prompt, granularity=granularity, **arguments):
+            if isinstance(event, Chunk):
+                printer.print(event)
+            elif isinstance(event, Finished):
+                finished = event
+    except RequestFailed as error:
+        finished = error.partial
+        raise
+    finally:
+        printer.end()
+        if finished is not None:
+            Console(stderr=True, highlight=False).print(summary_table(finished))
     return 0
 
 
@@ -140,7 +185,7 @@ def as_dict(event: Event) -> dict[str, Any]:
     """An event as a JSON object; enums become their words."""
 
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: value.value if isinstance(value, enum.Enum) else value for key, value in pairs}
+        return {key: word(value) if isinstance(value, enum.Enum) else value for key, value in pairs}
 
     return {"event": type(event).__name__.lower(), **dataclasses.asdict(event, dict_factory=plain)}
 
@@ -150,7 +195,7 @@ def summary(finished: Finished, text: str) -> dict[str, Any]:
     return {
         "event": "summary",
         "text": text,
-        "finish_reason": finished.reason.value,
+        "finish_reason": word(finished.reason),
         "completion_tokens": finished.completion_tokens,
         "time_to_first_token": finished.time_to_first_token,
         "tokens_per_second": tokens_per_second(finished),

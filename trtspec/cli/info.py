@@ -12,11 +12,12 @@ from typing import Any
 
 from trtspec import __version__, manifest
 from trtspec.cache import cache_directory
+from trtspec.cpu import CPUINFO as _CPUINFO
+from trtspec.cpu import cpu_flags
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy", "tensorrt-llm")
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm", "sve")
 """Instruction sets that decide the speed of a pass and whether bfloat16 is native."""
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,10 +84,7 @@ def backends() -> dict[str, str]:
 
 def cpu_features() -> list[str]:
     """Instruction sets of this CPU that matter here; none where the system does not tell."""
-    if not _CPUINFO.is_file():
-        return []
-    lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    flags = next((line.split(":")[1].split() for line in lines if line.lower().startswith(("flags", "features"))), [])
+    flags = cpu_flags(_CPUINFO)
     return [feature for feature in _CPU_FEATURES if feature in flags]
 
 

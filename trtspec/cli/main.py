@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,15 +14,23 @@ from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, Miss
 WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
 """Errors that another command line would avoid; they exit with 2, as argparse does."""
 
+_BROKEN_PIPE = 141
+"""What a shell shows for a program that ended because nobody read its output any more."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 2 for wrong input, 1 for a failure, 130 after Ctrl-C."""
     options = parser().parse_args(argv)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except TrtspecError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_INPUT) else 1
+    except BrokenPipeError:
+        # What is still in the buffer would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
     return code

@@ -6,6 +6,7 @@ It owns styles and wording. It does not know where events come from.
 from __future__ import annotations
 
 import os
+import unicodedata
 from typing import TextIO
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trtspec.client import Chunk, Finished
+from trtspec.client.events import word
 
 ACCEPTED_STYLES = ("green", "cyan")
 """Two shades, so that neighbouring passes can be told apart."""
@@ -31,7 +33,7 @@ class RunPainter:
     def style(self, chunk: Chunk) -> str:
         """Style of a one-token chunk. Within a pass the accepted tokens come first."""
         if chunk.passes:
-            self._accepted_left = chunk.passes[-1].accepted
+            self._accepted_left = chunk.passes[-1].accepted or 0
             self._shade ^= bool(self._accepted_left)
         if not self._accepted_left or not chunk.token_ids:
             return ""
@@ -45,18 +47,23 @@ class StreamPrinter:
     def __init__(self, file: TextIO) -> None:
         self._console = Console(file=file, highlight=False, soft_wrap=True)
         self._painter = RunPainter()
+        self._begun = False
         self.coloured = self._console.is_terminal and not os.environ.get("NO_COLOR")
 
     def print(self, chunk: Chunk) -> None:
         """Print one chunk at once."""
+        text = visible(chunk.text) if self._console.is_terminal else chunk.text
         if self.coloured:
-            self._console.print(Text(visible(chunk.text), style=self._painter.style(chunk)), end="")
+            self._console.print(Text(text, style=self._painter.style(chunk)), end="")
         else:
-            self._console.file.write(chunk.text)
+            self._console.file.write(text)
         self._console.file.flush()
+        self._begun = True
 
     def end(self) -> None:
-        """End the text and, in colour, say what the colours mean."""
+        """End the text, if there was any, and say what its colours mean, if it had some."""
+        if not self._begun:
+            return
         self._console.file.write("\n")
         if self.coloured:
             legend = [("drafted and accepted", style) for style in ACCEPTED_STYLES]
@@ -68,7 +75,11 @@ class StreamPrinter:
 
 def visible(text: str) -> str:
     """Model text without the control characters that would steer a terminal."""
-    return "".join(char if char.isprintable() or char in _HARMLESS_CONTROLS else _REPLACEMENT for char in text)
+    return "".join(_REPLACEMENT if _steers(char) else char for char in text)
+
+
+def _steers(char: str) -> bool:
+    return unicodedata.category(char) == "Cc" and char not in _HARMLESS_CONTROLS
 
 
 def tokens_per_second(finished: Finished) -> float | None:
@@ -87,10 +98,11 @@ def summary_table(finished: Finished) -> Table:
         table.add_row("acceptance rate", percent(stats.acceptance_rate))
         table.add_row("acceptance by position", bars(stats.per_position))
     table.add_row("time to first token", milliseconds(finished.time_to_first_token))
-    table.add_row("tokens per second", f"{number(tokens_per_second(finished), 1)} (one request at a time)")
+    table.add_row("tokens per second", f"{number(tokens_per_second(finished), 1)} (this request)")
     table.add_row("tokens", f"{finished.prompt_tokens} in, {finished.completion_tokens} out")
     stop = f" {finished.stop_string!r}" if finished.stop_string else ""
-    table.add_row("finish reason", finished.reason.value + stop)
+    # As a Text: a stop string may look like rich's own markup.
+    table.add_row("finish reason", Text(word(finished.reason) + stop))
     return table
 
 

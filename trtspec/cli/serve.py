@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import logging
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from trtspec import speculative
 from trtspec.cache import cache_directory
 from trtspec.cli.options import add_options, from_options
 from trtspec.config import EngineOptions
-from trtspec.errors import EngineFolderError, TrtspecError
+from trtspec.errors import ConfigError, EngineFolderError, TrtspecError
+from trtspec.generation import MARK
+from trtspec.generation import NAME as GENERATION
 from trtspec.manifest import NAME as MANIFEST
-from trtspec.service.model import GENERATION, ServedModel
+from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Method
@@ -27,6 +34,11 @@ examples:
   trtspec serve ~/models/SmolLM2-1.7B-Instruct --speculative-config '{"method": "ngram", "num_speculative_tokens": 6}'
   trtspec serve engines/mine --port 0 --speculative-config @speculation.json
 """
+
+_WRONG_INPUT = 2
+"""The builder's exit code for what another command line would avoid, as it is ours."""
+_GRACE_SECONDS = 5.0
+"""Time that an interrupted builder has to remove what it began."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,14 +65,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal; 1 if the engine failed for good."""
-    config = None if options.speculative_config is None else speculative.parse(options.speculative_config)
+    asked = None if options.speculative_config is None else speculative.parse(options.speculative_config)
     serve_options = from_options(ServeOptions, options)
     source: Path = options.source.expanduser()
-    # A folder with its defaults and no manifest is an unfinished engine: to be refused, and no model to build from.
-    if (source / MANIFEST).is_file() or (source / GENERATION).is_file():
-        directory, override = source, config
+    # A folder of ours without a manifest is an unfinished engine: to be refused, and no model to build from.
+    if any((source / name).is_file() for name in (MANIFEST, MARK, GENERATION)):
+        directory, override = source, asked
     else:
-        directory, override = build(source, options.speculative_config, config), None
+        directory, override = build(source, asked), None
     engine_options = from_options(EngineOptions, options, speculative=override)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
@@ -69,26 +81,62 @@ def run(options: argparse.Namespace) -> int:
     return 0 if asyncio.run(serve(directory, serve_options, engine_options, announce)) else 1
 
 
-def build(source: Path, text: str | None, config: SpeculativeConfig | None) -> Path:
+def build(source: Path, asked: Mapping[str, Any] | None) -> Path:
     """Build a model into the cache; the builder makes a rerun with equal input instant."""
     if not (source.is_file() and source.suffix == ".gguf") and not (source / "config.json").is_file():
         raise EngineFolderError(
             f"{source} is no engine folder (it has no {MANIFEST}) and no model (a folder with config.json, or a .gguf "
             "file); make an engine with `python -m builders.build --method ngram`"
         )
-    config = config or SpeculativeConfig(Method.NONE)
+    config = SpeculativeConfig(Method.NONE) if asked is None else speculative.from_dict(dict(asked))
     output = cache_directory() / "engines" / _name(source, config)
     command = [sys.executable, "-m", "builders.build", "--method", config.method.value]
     command += ["--target", str(source.resolve()), "--output", str(output)]
-    if text is None:
+    if asked is None:
         print("no --speculative-config: the engine is built with method none, without speculation", file=sys.stderr)
     else:
-        command += ["--speculative-config", text]
+        command += ["--speculative-config", json.dumps(dict(asked))]
     output.parent.mkdir(parents=True, exist_ok=True)
-    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode
+    code = run_builder(command)
+    if code == _WRONG_INPUT:
+        raise ConfigError(f"{source} cannot be built; see above")
     if code:
         raise TrtspecError(f"the build of {source} failed with exit code {code}; see above")
     return output
+
+
+def run_builder(command: Sequence[str]) -> int:
+    """Run the builder and give its exit code. SIGTERM ends it as Ctrl-C does, so that it removes what it began."""
+    builder: subprocess.Popen[bytes] | None = None
+    terminated = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        if not terminated and builder is not None:
+            terminated = True
+            builder.send_signal(signal.SIGINT)
+            raise SystemExit(128 + number)
+        terminated = True
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        builder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        if terminated:  # while it was being started
+            raise SystemExit(128 + signal.SIGTERM)
+        return builder.wait()
+    finally:
+        if builder is not None:
+            _end(builder)
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(builder: subprocess.Popen[bytes]) -> None:
+    """Wait for a builder that was interrupted or has ended; one that goes on is terminated."""
+    try:
+        builder.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        builder.terminate()
+        builder.wait()
 
 
 def announce(address: str, model: ServedModel) -> None:

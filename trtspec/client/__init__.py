@@ -4,8 +4,8 @@ It knows the protos and no server code. Every event is a frozen value; every fai
 """
 
 from trtspec.client.client import Client
-from trtspec.client.convert import Prompt
 from trtspec.client.events import Accepted, Chunk, Completion, Event, Finished, Pass, RequestFailed
+from trtspec.client.fields import Prompt
 
 __all__ = [
     "Accepted",

@@ -1,39 +1,29 @@
-"""Protos to client values and back."""
+"""Answers to client values. What a newer server may add is passed over, or kept as a number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+import enum
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from trtspec.client.events import Accepted, Chunk, Event, Finished, Pass, RequestFailed
 from trtspec.decoding.stats import SpeculationStats
+from trtspec.trailers import PARTIAL_KEY
 from trtspec.types import FinishReason, Method
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
 _DETAILS_KEY = "grpc-status-details-bin"
-_PARTIAL_KEY = "trtspec-partial-bin"
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token ids, or chat messages such as `{"role": "user", "content": "hi"}`."""
+E = TypeVar("E", bound=enum.Enum)
 
 
-def prompt_fields(prompt: Prompt) -> dict[str, Any]:
-    """A prompt as the fields of a request message."""
-    if isinstance(prompt, str):
-        return {"text": prompt}
-    messages: list[dict[str, Any]] = [dict(item) for item in prompt if isinstance(item, Mapping)]
-    if messages:
-        return {"chat": pb.Chat(messages=[pb.ChatMessage(**message) for message in messages])}
-    return {"token_ids": pb.TokenIds(ids=[item for item in prompt if isinstance(item, int)])}
-
-
-def event(response: pb.GenerateResponse) -> Event:
-    """A streamed message as its value."""
+def event(response: pb.GenerateResponse) -> Event | None:
+    """A streamed message as its value; None for a kind that this version does not know."""
     match response.WhichOneof("event"):
         case "accepted":
             message = response.accepted
@@ -42,7 +32,7 @@ def event(response: pb.GenerateResponse) -> Event:
                 seed=message.seed,
                 model=message.model,
                 engine_id=message.engine_id,
-                method=_method(message.speculation.method),
+                method=_known(Method, spec.SpeculationMethod, "SPECULATION_METHOD_", message.speculation.method),
                 max_draft_tokens=message.speculation.max_draft_tokens,
                 reason=message.speculation.reason,
                 prompt_tokens=message.prompt_token_count,
@@ -50,40 +40,47 @@ def event(response: pb.GenerateResponse) -> Event:
         case "chunk":
             passes = tuple(_pass(item) for item in response.chunk.passes)
             return Chunk(tuple(response.chunk.token_ids), response.chunk.text, passes)
-        case _:
+        case "finished":
             return _finished(response.finished)
+        case _:
+            return None
 
 
 def _pass(item: spec.DecodePass) -> Pass:
     return Pass(
         index=item.pass_index,
-        drafted=item.drafted_count,
-        accepted=item.accepted_count,
-        verified_nodes=item.verified_node_count,
+        drafted=_set(item, "drafted_count"),
+        accepted=_set(item, "accepted_count"),
+        verified_nodes=_set(item, "verified_node_count"),
         emitted=item.emitted_count,
         cut=item.cut,
+        prefill=item.prefill,
     )
 
 
 def _finished(message: pb.Finished) -> Finished:
-    output, timings = message.outputs[0], message.timings
-    stop = output.WhichOneof("matched_stop")
+    output = message.outputs[0] if message.outputs else pb.Output()
+    stop, whole = output.WhichOneof("matched_stop"), output.HasField("text")
     return Finished(
-        reason=FinishReason[pb.FinishReason.Name(output.finish_reason).removeprefix("FINISH_REASON_")],
+        reason=_known(FinishReason, pb.FinishReason, "FINISH_REASON_", output.finish_reason),
         stop_string=output.stop_string if stop == "stop_string" else None,
         stop_token_id=output.stop_token_id if stop == "stop_token_id" else None,
         prompt_tokens=message.usage.prompt_token_count,
         completion_tokens=message.usage.completion_token_count,
-        text=output.text,
-        time_to_first_token=_seconds(timings, "time_to_first_token"),
-        decode_seconds=_seconds(timings, "decode"),
-        total_seconds=_seconds(timings, "total"),
-        stats=_stats(message) if message.HasField("speculation") else None,
+        text=output.text if whole else None,
+        token_ids=tuple(output.token_ids) if whole else None,
+        time_to_first_token=_seconds(message.timings, "time_to_first_token"),
+        decode_seconds=_seconds(message.timings, "decode"),
+        total_seconds=_seconds(message.timings, "total"),
+        stats=_stats(message),
     )
 
 
-def _stats(message: pb.Finished) -> SpeculationStats:
+def _stats(message: pb.Finished) -> SpeculationStats | None:
     totals = message.speculation
+    counts = ("decode_passes", "spec_steps", "drafted_count", "accepted_count", "verified_node_count", "emitted_count")
+    if not all(totals.HasField(name) for name in (*counts, "rejected_steps")):
+        return None
     return SpeculationStats(
         prefill_tokens=message.usage.completion_token_count - totals.emitted_count,
         decode_passes=totals.decode_passes,
@@ -99,17 +96,18 @@ def _stats(message: pb.Finished) -> SpeculationStats:
     )
 
 
-def _method(number: int) -> Method:
-    return Method[spec.SpeculationMethod.Name(number).removeprefix("SPECULATION_METHOD_")]
+def _known(kind: type[E], numbers: Any, prefix: str, number: int) -> E | str:
+    """The value of an enum number, or a text with the number that this version has no word for."""
+    name = numbers.Name(number).removeprefix(prefix) if number in numbers.values() else ""
+    return kind[name] if name in kind.__members__ else f"unknown({number})"
+
+
+def _set(message: Message, name: str) -> Any:
+    return getattr(message, name) if message.HasField(name) else None
 
 
 def _seconds(timings: pb.Timings, name: str) -> float | None:
     return getattr(timings, name).ToNanoseconds() / 1e9 if timings.HasField(name) else None
-
-
-def duration(seconds: float) -> Duration:
-    """Seconds as a proto."""
-    return Duration(seconds=int(seconds), nanos=round((seconds - int(seconds)) * 1e9))
 
 
 def failure(error: grpc.aio.AioRpcError) -> RequestFailed:
@@ -117,13 +115,15 @@ def failure(error: grpc.aio.AioRpcError) -> RequestFailed:
     # The stubs describe metadata as single items; a received one is a sequence of pairs.
     trailers = dict(cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ()))
     info, violation = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
     for detail in status_pb2.Status.FromString(trailers.get(_DETAILS_KEY, b"")).details:
-        if not detail.Unpack(info):
-            detail.Unpack(violation)
+        for known in (info, violation, retry):
+            detail.Unpack(known)
     return RequestFailed(
         error.code(),
         error.details() or error.code().name,
         info.reason,
         violation.field_violations[0].field if violation.field_violations else "",
-        _finished(pb.Finished.FromString(trailers[_PARTIAL_KEY])) if _PARTIAL_KEY in trailers else None,
+        _finished(pb.Finished.FromString(trailers[PARTIAL_KEY])) if PARTIAL_KEY in trailers else None,
+        retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None,
     )

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 
 from trtspec.errors import Draining, DuplicateRequest, Overloaded
 from trtspec.service.checks import shown
+from trtspec.service.waiting import Cue, give, new_cue
+
+MOST_TOKENIZE_CALLS = 16
+"""Each holds a message of the largest size, and only a few threads encode."""
 
 
 class Admission:
@@ -15,43 +19,60 @@ class Admission:
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
-        self._live: set[str] = set()
+        self._live: dict[str, Cue] = {}
+        self._tokenizing = 0
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @property
-    def live(self) -> int:
-        return len(self._live)
-
     @contextmanager
-    def admit(self, request_id: str) -> Iterator[None]:
-        """Hold a place for the life of a request."""
-        if self._draining:
-            raise Draining("the server is shutting down; send the request to another one")
+    def admit(self, request_id: str) -> Iterator[Cue]:
+        """Hold a place for the life of a request. The cue says that the server wants it to end."""
+        self._check_open()
         if request_id in self._live:
             raise DuplicateRequest(
                 f"request_id {shown(request_id)} is in use by a live request; choose another or leave it empty",
                 request_id=request_id,
             )
-        if len(self._live) >= self._max_requests:
-            raise Overloaded(
-                f"{len(self._live)} requests are live and {self._max_requests} is the limit; try again later",
-                limit=str(self._max_requests),
-            )
-        self._live.add(request_id)
+        _check_place(len(self._live), self._max_requests, "requests are live")
+        cancelled = self._live[request_id] = new_cue()
         self._idle.clear()
+        try:
+            yield cancelled
+        finally:
+            del self._live[request_id]
+            if not self._live:
+                self._idle.set()
+
+    @contextmanager
+    def tokenize(self) -> Iterator[None]:
+        """Hold a place for a Tokenize call. They take none from requests, and an ending server waits for requests."""
+        self._check_open()
+        _check_place(self._tokenizing, MOST_TOKENIZE_CALLS, "Tokenize calls are live")
+        self._tokenizing += 1
         try:
             yield
         finally:
-            self._live.remove(request_id)
-            if not self._live:
-                self._idle.set()
+            self._tokenizing -= 1
 
     def drain(self) -> None:
         """Admit nobody from now on."""
         self._draining = True
 
+    def cancel_all(self) -> None:
+        """Tell every live request to end."""
+        for cancelled in self._live.values():
+            give(cancelled)
+
     async def wait_idle(self) -> None:
         """Return when no request is live."""
         await self._idle.wait()
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Draining("the server is shutting down; send the request to another one")
+
+
+def _check_place(taken: int, limit: int, what: str) -> None:
+    if taken >= limit:
+        raise Overloaded(f"{taken} {what} and {limit} is the limit; try again later", limit=str(limit))

@@ -47,7 +47,7 @@ class OutputAssembler:
         self, decode: Decode, prompt: Sequence[int], scanner: StopScanner, *, keep_output: bool, keep_passes: bool
     ) -> None:
         self._text = Detokenizer(decode, prompt, scanner)
-        self._keep_output = keep_output
+        self.keeps_output = keep_output
         self._keep_passes = keep_passes
         self._ids: list[int] = []
         self._texts: list[str] = []
@@ -78,8 +78,12 @@ class OutputAssembler:
                 self.end = End(FinishReason.STOP, stop_string=found.stop)
                 break
         if self.end is None and step.finish:
-            self.end = End(step.finish.reason, stop_id=step.finish.stop_id)
-            texts[-1:] = ["".join(texts[-1:]) + self._text.flush()]
+            found = self._text.flush()
+            texts[-1:] = ["".join(texts[-1:]) + found.text]
+            if found.stop is not None:
+                self.end = End(FinishReason.STOP, stop_string=found.stop)
+            else:
+                self.end = End(step.finish.reason, stop_id=step.finish.stop_id)
         ids = step.token_ids[: len(texts)]
         passes = cut(step.passes, len(ids)) if len(ids) < len(step.token_ids) or self._stopped_here else step.passes
         self._count(ids, texts, passes)
@@ -92,7 +96,7 @@ class OutputAssembler:
     def _count(self, ids: Sequence[int], texts: Sequence[str], passes: Sequence[PassRecord]) -> None:
         self.count += len(ids)
         self.stats += SpeculationStats.of(passes)
-        if self._keep_output:
+        if self.keeps_output:
             self._ids.extend(ids)
             self._texts.extend(texts)
         if self._keep_passes:

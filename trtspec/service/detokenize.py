@@ -46,7 +46,7 @@ class StopScanner:
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return Text(certain)
 
-    def flush(self) -> str:
+    def rest(self) -> str:
         """Give what was held: the output is over and no stop string completed."""
         held, self._held = self._held, ""
         return held
@@ -79,12 +79,12 @@ class Detokenizer:
         self._window.append(token_id)
         return self._scanner.push(self._advance())
 
-    def flush(self) -> str:
-        """The rest of the text, an incomplete character included, when no id follows."""
+    def flush(self) -> Text:
+        """The rest of the text, an incomplete character included, when no id follows. It may complete a stop string."""
         rest = self._decode(self._window)[len(self._known) :]
         self._known += rest
         found = self._scanner.push(rest)
-        return found.text + self._scanner.flush()
+        return found if found.stop is not None else Text(found.text + self._scanner.rest())
 
     def _advance(self) -> str:
         text = self._decode(self._window)

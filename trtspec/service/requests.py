@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from trtspec.errors import InvalidField
-from trtspec.service.checks import check, check_number, shown
+from trtspec.service.checks import check, check_label, check_number, check_room, shown
 from trtspec.service.features import check_features, check_model
 from trtspec.service.model import ServedModel
 from trtspec.service.text import ChatPrompt
@@ -26,7 +26,6 @@ from trtspec.v1 import speculation_pb2 as spec
 
 MAX_STOPS = 64
 MAX_TAGS = 16
-MAX_ID_CHARACTERS = 128
 MAX_MIN_INTERVAL_SECONDS = 60.0
 """Longer gaps between messages look like a dead stream to proxies."""
 _UNSPECIFIED = {
@@ -104,10 +103,10 @@ def parse_request(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequ
     if stopping.HasField("max_tokens"):
         check(stopping.max_tokens >= 1, "stopping.max_tokens", stopping.max_tokens, "1 or more")
     check_number("priority", request.priority, -100, 100)
-    check(len(request.tags) <= MAX_TAGS, "tags", f"{len(request.tags)} entries", f"at most {MAX_TAGS}")
+    _check_labels(request)
     return ParsedRequest(
-        prompt=_prompt(request, vocabulary),
-        request_id=_request_id(request.request_id),
+        prompt=_prompt(request, model),
+        request_id=request.request_id or uuid.uuid4().hex,
         sampling=_sampling(request.sampling, model.defaults.sampling),
         seed=request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(64),
         max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
@@ -139,7 +138,7 @@ def chat_prompt(chat: pb.Chat) -> ChatPrompt:
     )
 
 
-def _prompt(request: pb.GenerateRequest, vocabulary: int) -> Prompt:
+def _prompt(request: pb.GenerateRequest, model: ServedModel) -> Prompt:
     kind = request.WhichOneof("prompt")
     if kind == "text":
         check(bool(request.text), "text", "empty", "at least one token")
@@ -147,9 +146,10 @@ def _prompt(request: pb.GenerateRequest, vocabulary: int) -> Prompt:
     if kind == "chat":
         return chat_prompt(request.chat)
     check(kind == "token_ids", "prompt", "not set", "one of text, token_ids and chat")
-    ids = tuple(request.token_ids.ids)
+    # This runs on the event loop: no more ids are looked at than fit, and nothing is formatted for good ones.
+    check_room(len(request.token_ids.ids), model.context_tokens)
+    ids, vocabulary = tuple(request.token_ids.ids), model.info.limits.vocabulary_size
     check(bool(ids), "token_ids.ids", "empty", "at least one token")
-    # A prompt may have many thousand ids, and this runs on the event loop: nothing is formatted for good ones.
     wrong = next((index for index, id_ in enumerate(ids) if not 0 <= id_ < vocabulary), None)
     if wrong is not None:
         raise InvalidField(f"token_ids.ids[{wrong}]", ids[wrong], f"0 to {vocabulary - 1}")
@@ -206,16 +206,17 @@ def _time_budget(request: pb.GenerateRequest) -> float | None:
     return seconds
 
 
-def _request_id(asked: str) -> str:
-    if not asked:
-        return uuid.uuid4().hex
-    fits = len(asked) <= MAX_ID_CHARACTERS and asked.isprintable()
-    check(fits, "request_id", shown(asked), f"at most {MAX_ID_CHARACTERS} printable characters")
-    return asked
+def _check_labels(request: pb.GenerateRequest) -> None:
+    for field in ("request_id", "tenant", "session_key", "cache_salt"):
+        check_label(field, getattr(request, field))
+    check(len(request.tags) <= MAX_TAGS, "tags", f"{len(request.tags)} entries", f"at most {MAX_TAGS}")
+    for key, value in request.tags.items():
+        check_label("tags", key)
+        check_label(f"tags[{key!r}]", value)
 
 
 def _tenant(request: pb.GenerateRequest) -> str:
-    """The tenant as the engine separates prefix caches by it: the salt makes it another one."""
+    """The tenant as the engine separates prefix caches by it: the salt makes it another one. Neither holds a NUL."""
     return f"{request.tenant}\0{request.cache_salt}" if request.cache_salt else request.tenant
 
 
@@ -233,4 +234,4 @@ def _plain(message: Message) -> dict[str, Any]:
     try:
         return MessageToDict(message, preserving_proto_field_name=True)
     except ValueError as error:
-        raise InvalidField("chat", f"not valid JSON ({error})", "finite numbers") from error
+        raise InvalidField("chat", f"not valid JSON ({shown(str(error))})", "finite numbers") from error

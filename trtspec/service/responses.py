@@ -20,6 +20,8 @@ _SUPPORT = {
     Support.REFUSED: pb.SUPPORT_REFUSED,
     Support.NOT_LOSSLESS: pb.SUPPORT_NOT_LOSSLESS,
 }
+OUTPUT_INDEX = 0
+"""A request has one output in this release."""
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ def chunk(output_index: int, delta: Delta) -> pb.GenerateResponse:
             output_index=output_index,
             token_ids=delta.token_ids,
             text=delta.text,
-            passes=[_pass(record) for record in delta.passes],
+            passes=[_pass(output_index, record) for record in delta.passes],
         )
     )
 
@@ -142,26 +144,29 @@ def _sampling(value: SamplingParams) -> pb.SamplingOptions:
     return pb.SamplingOptions(temperature=value.temperature, top_k=value.top_k, top_p=value.top_p, min_p=value.min_p)
 
 
-def _pass(record: PassRecord) -> spec.DecodePass:
+def _pass(output_index: int, record: PassRecord) -> spec.DecodePass:
     return spec.DecodePass(
+        output_index=output_index,
         pass_index=record.pass_index,
         drafted_count=record.drafted,
         accepted_count=record.accepted,
         verified_node_count=record.verified_nodes,
         emitted_count=record.emitted,
         cut=record.cut,
+        prefill=record.prefill,
     )
 
 
 def _output(output: OutputAssembler, totals_only: bool) -> pb.Output:
-    end = output.end
+    end, whole = output.end, output.keeps_output and not totals_only
     return pb.Output(
+        output_index=OUTPUT_INDEX,
         finish_reason=_reason(end.reason if end else FinishReason.ERROR),
         stop_string=end.stop_string if end else None,
         stop_token_id=end.stop_id if end else None,
         completion_token_count=output.count,
-        text="" if totals_only else output.text,
-        token_ids=() if totals_only else output.token_ids,
+        text=output.text if whole else None,
+        token_ids=output.token_ids if whole else (),
     )
 
 
@@ -188,7 +193,7 @@ def _stats(request: ParsedRequest, output: OutputAssembler, totals_only: bool) -
         mean_acceptance_length=stats.acceptance_length,
         tokens_per_pass=stats.tokens_per_pass,
         rejection_frequency=stats.rejection_frequency,
-        passes=[_pass(record) for record in passes],
+        passes=[_pass(OUTPUT_INDEX, record) for record in passes],
         passes_truncated=output.passes_truncated,
     )
 
@@ -206,5 +211,6 @@ def _timings(clock: Clock, now: float) -> pb.Timings:
 def _span(start: float | None, end: float | None) -> Duration | None:
     if start is None or end is None:
         return None
-    nanos = round((end - start) * 1e9)
-    return Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
+    result = Duration()
+    result.FromNanoseconds(round((end - start) * 1e9))
+    return result

@@ -12,14 +12,15 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor as Pool
 from functools import partial
 
-from trtspec.errors import EngineFault
+from trtspec.errors import Draining, EngineFault
 from trtspec.executors.base import Executor
 from trtspec.service import responses
 from trtspec.service.assemble import OutputAssembler
 from trtspec.service.detokenize import Decode, StopScanner
 from trtspec.service.model import ServedModel
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
-from trtspec.types import Request, Started, StepOutput
+from trtspec.service.waiting import Cue, unless
+from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, StepOutput
 from trtspec.v1 import inference_pb2 as pb
 
 _MARGIN_SECONDS = 0.25
@@ -41,12 +42,14 @@ class GenerateRun:
         clock: responses.Clock,
         decode: Decode,
         pool: Pool,
+        cancelled: Cue,
     ) -> None:
         self._parsed = parsed
         self._request = request
         self._model = model
         self._clock = clock
         self._pool = pool
+        self._cancelled = cancelled
         self._next_message = 0.0
         self._output = OutputAssembler(
             decode,
@@ -60,18 +63,16 @@ class GenerateRun:
         """Run the request to its end; the engine's iterator is closed exactly once, whatever happens."""
         events = executor.generate(self._request)
         try:
-            async for event in events:
-                if isinstance(event, Started):
-                    self._clock.started = time.monotonic()
-                    await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
-                else:
-                    await self._step(event, write)
-                if self._output.end is not None:
-                    break
+            while self._output.end is None and not self._cancelled.done():
+                event = await unless(self._cancelled, anext(events, None))
+                if event is not None:
+                    await self._take(event, write)
+                elif not self._cancelled.done():
+                    raise EngineFault("the engine ended the request without a finish reason")
         finally:
             await events.aclose()
         if self._output.end is None:
-            raise EngineFault("the engine ended the request without a finish reason")
+            await self._end_early(write)
         await write(pb.GenerateResponse(finished=self._finished(totals_only=False)))
 
     def partial(self) -> bytes | None:
@@ -79,6 +80,20 @@ class GenerateRun:
         if self._clock.started is None:
             return None
         return self._finished(totals_only=True).SerializeToString()
+
+    async def _take(self, event: RequestEvent, write: Write) -> None:
+        if isinstance(event, Started):
+            self._clock.started = time.monotonic()
+            await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
+        else:
+            await self._step(event, write)
+
+    async def _end_early(self, write: Write) -> None:
+        """The server ends the request: with its text so far, or as if it had never come where nothing was sent."""
+        if self._clock.started is None:
+            raise Draining("the server shut down while the request was waiting; send it to another one")
+        end = Finish(FinishReason.CANCELLED)
+        await self._step(StepOutput(self._request.request_id, responses.OUTPUT_INDEX, (), (), end), write)
 
     async def _step(self, step: StepOutput, write: Write) -> None:
         if step.token_ids:
@@ -91,14 +106,16 @@ class GenerateRun:
             return
         for delta in deltas:
             if not delta.empty:
-                await self._pause()
+                if delta.end is None:
+                    await self._pause()
                 await write(responses.chunk(step.output_index, delta))
 
     async def _pause(self) -> None:
         """Keep the asked interval between messages; the engine merges the passes of the meantime."""
-        interval = self._parsed.min_interval
+        interval, deadline_at = self._parsed.min_interval, self._request.deadline
         if interval:
-            await asyncio.sleep(self._next_message - time.monotonic())
+            until = self._next_message if deadline_at is None else min(self._next_message, deadline_at)
+            await asyncio.wait((self._cancelled,), timeout=max(until - time.monotonic(), 0))
             self._next_message = time.monotonic() + interval
 
     def _finished(self, *, totals_only: bool) -> pb.Finished:

@@ -10,29 +10,29 @@ import contextlib
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trtspec import manifest
+from trtspec import generation, manifest
 from trtspec.config import EngineOptions
 from trtspec.errors import TrtspecError
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.service.admission import Admission
-from trtspec.service.model import GenerationDefaults, ServedModel
+from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.text import Tokenizer
+from trtspec.service.waiting import give, new_cue, unless
 from trtspec.types import Health
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 _STOP_SECONDS = 1.0
-"""Time for last messages to leave after every request has ended."""
+"""Time for requests that the server ends to end, and for last messages to leave."""
 _LEAST_PING_MILLISECONDS = 10_000
 """Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off."""
 
@@ -40,7 +40,6 @@ _LEAST_PING_MILLISECONDS = 10_000
 Announce = Callable[[str, ServedModel], None]
 """Told the address and the model when requests are answered."""
 OpenEngine = Callable[[Path, EngineOptions], Coroutine[object, object, Executor]]
-T = TypeVar("T")
 
 
 class CannotListen(TrtspecError):
@@ -52,7 +51,7 @@ class Healths(health.aio.HealthServicer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._over = asyncio.Event()
+        self._over = new_cue()
 
     async def Watch(
         self,
@@ -64,7 +63,7 @@ class Healths(health.aio.HealthServicer):
 
     def end_watches(self) -> None:
         """Close every watch, and at once those that come later."""
-        self._over.set()
+        give(self._over)
 
 
 class Server:
@@ -130,11 +129,18 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._admission.wait_idle(), self._options.drain_seconds)
 
+    async def end_requests(self) -> None:
+        """End what is left of the live requests; each gets its text so far and `finished` with CANCELLED."""
+        if self._admission is not None:
+            self._admission.cancel_all()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._admission.wait_idle(), _STOP_SECONDS)
+
     async def stop(self) -> None:
         """Close the port; calls that still run are cancelled after a moment."""
         self._health.end_watches()
         await self._server.stop(_STOP_SECONDS)
-        self._servicer.close()
+        await asyncio.to_thread(self._servicer.close)
 
     async def _set_health(self, serving: bool) -> None:
         answer = health_pb2.HealthCheckResponse
@@ -147,11 +153,11 @@ class StopSignals:
     """SIGTERM and SIGINT: the first asks for an orderly end, a second one for a quick one."""
 
     def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.stop = new_cue()
+        self.hurry = new_cue()
 
     def raise_one(self) -> None:
-        (self.hurry if self.stop.is_set() else self.stop).set()
+        give(self.hurry if self.stop.done() else self.stop)
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -185,28 +191,16 @@ async def serve(
             if executor is None:
                 return True
             try:
-                defaults = GenerationDefaults.load(directory)
+                defaults = generation.read(directory)
                 model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
                 await server.open(model, executor, tokenizer)
                 announce(address, model)
                 if await unless(signals.stop, server.follow(executor)):
                     return False
                 await unless(signals.hurry, server.drain())
+                await server.end_requests()
                 return True
             finally:
-                # Ends what is left of the requests with CANCELLED, so their clients still get a last message.
                 await executor.aclose()
         finally:
             await server.stop()
-
-
-async def unless(event: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """The result of the work, or None where the event came first and the work was cancelled."""
-    task, waiter = asyncio.create_task(work), asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        task.cancel()
-        waiter.cancel()
-        await asyncio.gather(task, waiter, return_exceptions=True)

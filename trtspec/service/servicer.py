@@ -19,17 +19,19 @@ from trtspec.service.admission import Admission
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
-from trtspec.service.requests import ParsedRequest, Prompt, chat_prompt, parse_request
+from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
 from trtspec.service.run import GenerateRun, deadline
 from trtspec.service.status import to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
+from trtspec.trailers import PARTIAL_KEY
 from trtspec.types import Request
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
 
-PARTIAL_KEY = "trtspec-partial-bin"
-_TEXT_THREADS = 2
-"""Tokenising is native code that frees the interpreter; more threads would take cores from the engine."""
+_ENCODE_THREADS = 2
+_DECODE_THREADS = 2
+"""Both are native code that frees the interpreter; more threads would take cores from the engine. Long texts that
+are cut into tokens hold their own threads only, so that answers go on."""
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -54,15 +56,17 @@ class InferenceServicer(rpc.InferenceServicer):
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
-        self._pool = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="text")
+        self._encoders = ThreadPoolExecutor(_ENCODE_THREADS, thread_name_prefix="encode")
+        self._decoders = ThreadPoolExecutor(_DECODE_THREADS, thread_name_prefix="decode")
 
     def open(self, backend: Backend) -> None:
         """Answer requests from now on."""
         self._backend = backend
 
     def close(self) -> None:
-        """Free the threads."""
-        self._pool.shutdown(wait=True)
+        """Free the threads; waits for what they do."""
+        for pool in (self._encoders, self._decoders):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         """Stream one request. A message is written, not yielded, so that a cancelled call ends inside this frame."""
@@ -71,9 +75,10 @@ class InferenceServicer(rpc.InferenceServicer):
         try:
             backend = self._opened()
             parsed = parse_request(request, backend.model)
-            with backend.admission.admit(parsed.request_id):
+            with backend.admission.admit(parsed.request_id) as cancelled:
                 core = await self._resolve(parsed, backend, clock.arrival, context.time_remaining())
-                run = GenerateRun(parsed, core, backend.model, clock, backend.tokenizer.decode, self._pool)
+                decode, pool = backend.tokenizer.decode, self._decoders
+                run = GenerateRun(parsed, core, backend.model, clock, decode, pool, cancelled)
                 await run.stream(backend.executor, context.write)
         except Exception as error:
             failure = error
@@ -109,7 +114,8 @@ class InferenceServicer(rpc.InferenceServicer):
             check_model(request.model, backend.model)
             check(request.WhichOneof("prompt") is not None, "prompt", "not set", "one of text and chat")
             prompt = request.text if request.WhichOneof("prompt") == "text" else chat_prompt(request.chat)
-            return await self._in_pool(lambda: _tokenize(prompt, backend, request.include_pieces))
+            with backend.admission.tokenize():
+                return await self._encode(lambda: _tokenize(prompt, backend, request.include_pieces))
         except Exception as error:
             failure = error
         await _abort(context, failure)
@@ -123,8 +129,11 @@ class InferenceServicer(rpc.InferenceServicer):
         self, parsed: ParsedRequest, backend: Backend, arrival: float, remaining: float | None
     ) -> Request:
         """The request in the engine's terms."""
-        called = time.monotonic()
-        ids = await self._in_pool(lambda: prompts.encode(parsed.prompt, backend.tokenizer, backend.model))
+        called, prompt = time.monotonic(), parsed.prompt
+        if isinstance(prompt, tuple):
+            ids = prompt
+        else:
+            ids = await self._encode(lambda: prompts.encode(prompt, backend.tokenizer, backend.model))
         return Request(
             request_id=parsed.request_id,
             prompt=ids,
@@ -139,14 +148,14 @@ class InferenceServicer(rpc.InferenceServicer):
             tenant=parsed.tenant,
         )
 
-    async def _in_pool(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+    async def _encode(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, call)
 
 
-def _tokenize(prompt: Prompt, backend: Backend, pieces: bool) -> pb.TokenizeResponse:
+def _tokenize(prompt: str | ChatPrompt, backend: Backend, pieces: bool) -> pb.TokenizeResponse:
     tokenizer = backend.tokenizer
-    text = tokenizer.render(prompt) if isinstance(prompt, ChatPrompt) else str(prompt)
-    ids = prompts.encode(prompt, tokenizer, backend.model)
+    text = prompts.text_of(prompt, tokenizer)
+    ids = prompts.encode_text(text, tokenizer, backend.model, rendered=isinstance(prompt, ChatPrompt))
     return pb.TokenizeResponse(token_ids=ids, text=text, pieces=tokenizer.pieces(ids) if pieces else ())
 
 

@@ -14,10 +14,14 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from trtspec import errors
+from trtspec.service.checks import shortened
 
 DOMAIN = "trtspec"
 RETRY_SECONDS = 1
 """Advised pause after a full queue: a few passes, so that a slot can have become free."""
+_MOST_MESSAGE_BYTES = 1024
+_MOST_DETAIL_BYTES = 256
+"""A message is sent three times, once escaped at three bytes for one; together they stay below 8 KiB of trailers."""
 CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.InvalidField: grpc.StatusCode.INVALID_ARGUMENT,
     errors.PromptTooLong: grpc.StatusCode.INVALID_ARGUMENT,
@@ -44,17 +48,20 @@ def to_status(error: Exception) -> grpc.Status:
         _log.error("internal error %s", incident, exc_info=error)
         message = f"internal error {incident}; the server's log has it"
         return _status(grpc.StatusCode.INTERNAL, message, [_info("INTERNAL", {"incident": incident})])
+    message = shortened(str(error), _MOST_MESSAGE_BYTES)
     details: list[Message] = [_info(error.reason, error.details)]
     if "field" in error.details:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.details["field"], description=str(error))
+        field = shortened(error.details["field"], _MOST_DETAIL_BYTES)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, errors.Overloaded):
         details.append(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
-    return _status(code, str(error), details)
+    return _status(code, message, details)
 
 
 def _info(reason: str, details: Mapping[str, str]) -> error_details_pb2.ErrorInfo:
-    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=dict(details))
+    metadata = {key: shortened(value, _MOST_DETAIL_BYTES) for key, value in details.items()}
+    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
 
 
 def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> grpc.Status:

@@ -6,21 +6,25 @@ It knows the transformers library and no request rules. All methods may run in s
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from trtspec.errors import EngineFolderError, InvalidField
+from trtspec.generation import TOKENIZER
+from trtspec.service.checks import shown
+from trtspec.service.token_length import longest_token
 
-FOLDER = "tokenizer"
 _RESERVED_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters) | {
     "messages",
 }
 """Names that would replace what the server itself gives to the renderer, the template included."""
+_SHOWN_PROBLEM = 256
+"""Characters of a template's own complaint; it may repeat what the client wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +50,16 @@ class Tokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self.longest_token = longest_token(json.loads(self._backend.to_str()))
+        """Most characters that a token stands for, where that is known."""
 
     @classmethod
     def load(cls, engine: Path) -> Tokenizer:
         """Open the tokenizer of an engine folder."""
         try:
-            return cls(PreTrainedTokenizerFast.from_pretrained(engine / FOLDER, local_files_only=True))
+            return cls(PreTrainedTokenizerFast.from_pretrained(engine / TOKENIZER, local_files_only=True))
         except (OSError, ValueError) as error:
-            raise EngineFolderError(f"{engine / FOLDER} cannot be read ({error}); build the engine again") from error
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self._tokenizer)
+            raise EngineFolderError(f"{engine / TOKENIZER} cannot be read ({error}); build the engine again") from error
 
     @property
     def has_chat_template(self) -> bool:
@@ -73,32 +75,35 @@ class Tokenizer:
 
     def render(self, chat: ChatPrompt) -> str:
         """The chat as text, by the model's template."""
-        self._check(chat)
+        template = self._template(chat)
         try:
             text = self._tokenizer.apply_chat_template(
                 [dict(message) for message in chat.messages],
                 tools=[dict(tool) for tool in chat.tools] or None,
-                chat_template=chat.template,
+                chat_template=template,
                 tokenize=False,
                 add_generation_prompt=not chat.continue_final_message,
                 continue_final_message=chat.continue_final_message,
                 **(chat.template_arguments or {}),
             )
-        except (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:
             # A template is a program that fails on messages it does not foresee; that is the client's input.
-            problem = f"not accepted by the chat template ({error})"
+            problem = f"not accepted by the chat template ({shown(str(error), _SHOWN_PROBLEM)})"
             raise InvalidField("chat", problem, "what the template takes") from error
         return str(text)
 
-    def _check(self, chat: ChatPrompt) -> None:
+    def _template(self, chat: ChatPrompt) -> str | None:
+        """Name of the template to use where the model has several; it has one that this chat may use."""
         templates = self._tokenizer.chat_template
         if not templates:
             raise InvalidField("chat", "a chat", "text or token_ids: this model has no chat template")
         names = sorted(templates) if isinstance(templates, dict) else ["default"]
         if chat.template is not None and chat.template not in names:
-            raise InvalidField("chat.template", repr(chat.template), f"one of {', '.join(names)}")
+            raise InvalidField("chat.template", shown(chat.template), f"one of {', '.join(names)}")
         if clash := sorted(_RESERVED_ARGUMENTS & set(chat.template_arguments or ())):
             raise InvalidField("chat.template_arguments", repr(clash[0]), "a name that the server does not set")
+        # The renderer would take the name of a single template for the template itself.
+        return chat.template if isinstance(templates, dict) else None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens have none."""
