@@ -20,10 +20,9 @@ from builders.progress import working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from trtspec import speculative
 from trtspec.cpu import cpu_flags
-from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
+from trtspec.errors import WRONG_INPUT, TrtspecError
 from trtspec.openmp import be_considerate
 
-_WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
 _EPILOG = f"""\
 methods:
 {chr(10).join(f"  {name:<8} {method.summary}" for name, method in METHODS.items())}
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, arguments)
     except (TrtspecError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, _WRONG_INPUT) else 1
+        return 2 if isinstance(error, WRONG_INPUT) else 1
     except KeyboardInterrupt:
         print("interrupted; nothing was left behind", file=sys.stderr)
         return 130

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from trtspec import manifest
 from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.generation import MARK
 from trtspec.manifest import Artifact, Manifest
 
-MARK = ".trtspec-build"
 _TRIAL = ".trial"
 _UNFINISHED = ".building"
 _REPLACED = ".replaced"

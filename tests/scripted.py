@@ -164,9 +164,9 @@ def record(results: dict[str, Result], events: Sequence[EngineEvent], turn: int)
                 result.finish = finish
             case Failed(error=error):
                 result.error = error
-    for result in results.values():
-        result.stats.check()
-        assert result.stats.completion_tokens == len(result.ids)
+        if result.finish or result.error:
+            result.stats.check()
+            assert result.stats.completion_tokens == len(result.ids)
 
 
 # ------------------------------------------------------------------ laws

@@ -112,3 +112,7 @@ class EngineFolderError(TrtspecError):
 
 class MissingDependency(TrtspecError):
     """An optional package is not installed."""
+
+
+WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
+"""Errors that another command line would avoid; commands exit with 2 for them, as argparse does."""

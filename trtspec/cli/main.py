@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 from trtspec import __version__
 from trtspec.cli import generate, info, serve
-from trtspec.errors import CheckpointError, ConfigError, EngineFolderError, MissingDependency, TrtspecError
-
-WRONG_INPUT = (ConfigError, CheckpointError, EngineFolderError, MissingDependency)
-"""Errors that another command line would avoid; they exit with 2, as argparse does."""
+from trtspec.errors import WRONG_INPUT, TrtspecError
 
 _BROKEN_PIPE = 141
 """What a shell shows for a program that ended because nobody read its output any more."""

@@ -35,7 +35,7 @@ examples:
   trtspec serve engines/mine --port 0 --speculative-config @speculation.json
 """
 
-_WRONG_INPUT = 2
+_BAD_USAGE = 2
 """The builder's exit code for what another command line would avoid, as it is ours."""
 _GRACE_SECONDS = 5.0
 """Time that an interrupted builder has to remove what it began."""
@@ -98,7 +98,7 @@ def build(source: Path, asked: Mapping[str, Any] | None) -> Path:
         command += ["--speculative-config", json.dumps(dict(asked))]
     output.parent.mkdir(parents=True, exist_ok=True)
     code = run_builder(command)
-    if code == _WRONG_INPUT:
+    if code == _BAD_USAGE:
         raise ConfigError(f"{source} cannot be built; see above")
     if code:
         raise TrtspecError(f"the build of {source} failed with exit code {code}; see above")
