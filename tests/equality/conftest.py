@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +28,25 @@ class Subject:
     threads: int = 0
     """A tiny model is slower with two."""
 
-    def reference(self, prompt: Sequence[int], max_tokens: int) -> list[int]:
-        """`transformers.generate`, greedy."""
-        ids = torch.tensor([prompt])
+    def references(self, max_tokens: int) -> list[list[int]]:
+        """`transformers.generate`, greedy, all prompts in one batch padded on the left."""
+        width = max(len(prompt) for prompt in self.prompts)
+        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in self.prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in self.prompts])
         with torch.inference_mode():
             output = self.model.generate(
                 ids,
-                attention_mask=torch.ones_like(ids),
+                attention_mask=mask,
                 max_new_tokens=max_tokens,
                 do_sample=False,
-                eos_token_id=sorted(self.eos_ids) or None,
+                eos_token_id=sorted(self.eos_ids),
                 pad_token_id=0,
             )
-        return output[0, len(prompt) :].tolist()
+        return [self._until_eos(row) for row in output[:, width:].tolist()]
+
+    def _until_eos(self, ids: list[int]) -> list[int]:
+        end = next((index for index, token in enumerate(ids) if token in self.eos_ids), len(ids) - 1)
+        return ids[: end + 1]
 
 
 @pytest.fixture(scope="session")

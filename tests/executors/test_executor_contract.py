@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.engines import collect, one_by_one, staggered
 from trtspec.config import EngineOptions
@@ -19,8 +20,12 @@ from trtspec.types import EngineStats, Finish, FinishReason, Health, Method, Req
 OPTIONS = EngineOptions(kv_cache_mib=8, max_batch_size=4, threads=1)
 
 
-@pytest.fixture(params=["thread", "process"])
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process"])
 async def executor(request: pytest.FixtureRequest, engine_folder: Path) -> AsyncIterator[Executor]:
+    """One for all tests: none of them may leave anything behind that another one notices."""
     executor = await open_executor(engine_folder, OPTIONS, in_process=request.param == "thread")
     yield executor
     await executor.aclose()
@@ -121,7 +126,9 @@ async def test_the_same_request_object_twice_at_once_is_a_duplicate_and_harms_no
     assert len((await first).ids) == 200
 
 
-async def test_nothing_waits_for_a_closed_executor(executor: Executor) -> None:
+@pytest.mark.parametrize("in_process", [True, False], ids=["thread", "process"])
+async def test_nothing_waits_for_a_closed_executor(engine_folder: Path, in_process: bool) -> None:
+    executor = await open_executor(engine_folder, OPTIONS, in_process=in_process)
     events = executor.generate(ask("late"))
     running = asyncio.create_task(collect(executor, ask("running", 1500)))
     await asyncio.sleep(0)

@@ -20,7 +20,14 @@ from trtspec.types import SamplingParams
 HOT = SamplingParams(temperature=1.0)
 WARM = SamplingParams(temperature=0.7)
 TRUNCATED = SamplingParams(temperature=0.9, top_k=6, top_p=0.9, min_p=0.02)
-SAMPLINGS = pytest.mark.parametrize("sampling", [HOT, WARM, TRUNCATED], ids=["hot", "warm", "truncated"])
+SAMPLINGS = pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param(HOT, id="hot", marks=pytest.mark.slow),
+        pytest.param(WARM, id="warm"),
+        pytest.param(TRUNCATED, id="truncated"),
+    ],
+)
 
 
 @SAMPLINGS

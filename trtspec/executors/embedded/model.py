@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from trtspec.executors.embedded.llama_config import LlamaConfig
 from trtspec.executors.embedded.rope import RotaryTable, Rotation, rotate
 from trtspec.executors.embedded.weights import LayerWeights, LlamaWeights
+
+FEW_ROWS = range(2, 65)
+"""Rows of a batch or of a draft, for which `product` turns the multiplication around."""
 
 
 class Attention(Protocol):
@@ -39,19 +43,30 @@ class Llama:
 
     def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
         """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
-        return linear(hidden, self.weights.head[:vocabulary_size])
+        return product(hidden, self.weights.head[:vocabulary_size])
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
     def _attend(self, index: int, layer: LayerWeights, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         config = self.config
-        heads = linear(x, layer.qkv).view(x.shape[0], -1, config.head_dim)
+        heads = product(x, layer.qkv).view(x.shape[0], -1, config.head_dim)
         query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         mixed = attention(index, rotate(query, rotation), rotate(key, rotation), value)
-        return linear(mixed.flatten(1), layer.output)
+        return product(mixed.flatten(1), layer.output)
 
 
 def _feed_forward(layer: LayerWeights, x: Tensor) -> Tensor:
-    gate, up = linear(x, layer.gate_up).chunk(2, dim=-1)
-    return linear(silu(gate) * up, layer.down)
+    gate, up = product(x, layer.gate_up).chunk(2, dim=-1)
+    return product(silu(gate) * up, layer.down)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x times the transposed weight, [T, in], [out, in] -> [T, out].
+
+    For few float32 rows on a CPU the weight goes first: the library then splits the work by weight rows and not by
+    the few rows of x. With two threads of a Zen 3 processor nine rows took 74 ms instead of 124.
+    """
+    if x.dtype is torch.float32 and x.device.type == "cpu" and x.shape[0] in FEW_ROWS:
+        return (weight @ x.t()).t().contiguous()
+    return linear(x, weight)
