@@ -85,7 +85,8 @@ def _halves(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
     pairs, then all second rows.
     """
     pairs = rows.reshape(heads, -1, 2, rows.shape[-1])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
+    halves: np.ndarray[Any, Any] = pairs.swapaxes(1, 2).reshape(rows.shape)
+    return halves
 
 
 def open_gguf(path: Path) -> GgufCheckpoint:
