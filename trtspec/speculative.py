@@ -65,14 +65,14 @@ def parse(text: str) -> Mapping[str, Any]:
     if text.startswith("@"):
         path = Path(text[1:])
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{FLAG}: cannot read {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{FLAG}: {path} is not a text file") from error
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
         example = '\'{"method": "ngram", "num_speculative_tokens": 8}\''
         raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
     from_dict(value)
@@ -98,7 +98,7 @@ def from_dict(value: object) -> SpeculativeConfig:
 
 
 def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
-    """What an engine does at run time: what it was built for, changed within that by the keys asked for."""
+    """What an engine does at run time: what it was built for, changed by the keys asked for; never deeper."""
     if asked is None:
         return built
     config = from_dict({**(built.facts() if asked["method"] == built.method.value else {}), **asked})
@@ -115,6 +115,14 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
             f"for at most {built.num_speculative_tokens}; build it for more, or ask for less"
         )
     return config
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON would let the last of two equal keys win."""
+    for key, _ in pairs:
+        if [name for name, _ in pairs].count(key) > 1:
+            raise ValueError(f"the key {key!r} stands there twice")
+    return dict(pairs)
 
 
 def _method(value: dict[str, Any]) -> Method:

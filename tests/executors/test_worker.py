@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 from contextlib import aclosing
 from pathlib import Path
 
@@ -172,3 +173,54 @@ async def test_an_engine_that_was_rebuilt_meanwhile_is_not_served_as_the_old_one
         assert await executor.wait_for_change(Health.RESTARTING) is Health.FAILED
     finally:
         await executor.aclose()
+
+
+async def test_requests_that_only_wait_are_not_blamed_for_crashes(engine_folder: Path) -> None:
+    """One place in the batch: the second request is queued in both crashes, and is served after them."""
+    executor = await open_executor(engine_folder, EngineOptions(kv_cache_mib=8, threads=1, max_batch_size=1))
+    waiting = Request("waits", (11, 12), 5)
+    try:
+        for name in ("first", "second"):
+            queued = asyncio.create_task(collect(executor, waiting))
+            await crash_in_mid_stream(executor, ask(name))
+            with pytest.raises(EngineLost):
+                await queued
+            assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert len((await collect(executor, waiting)).ids) == 5
+    finally:
+        await executor.aclose()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_group_does_not_hit_a_worker_that_is_loading(
+    engine_folder: Path, number: signal.Signals
+) -> None:
+    """The worker ignores it as soon as Python runs our code; it is asked again and again while torch is loaded."""
+    child = await Child.start(Open(engine_folder, OPTIONS))
+    ready = asyncio.create_task(child.ready())
+    while not ignores(child.process.pid, number):
+        await asyncio.sleep(0.01)
+    while not ready.done():
+        child.process.send_signal(number)
+        await asyncio.sleep(0.05)
+    assert ready.result().info.backend == "embedded"
+    await child.end()
+    assert child.process.returncode == 0
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether a process ignores a signal, by what the kernel says of it."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigIgn"], 16) >> (number - 1) & 1)
+
+
+async def test_a_worker_imports_nothing_from_the_current_folder(
+    engine_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 always looks in the current folder first")
+    (tmp_path / "queue.py").write_text("raise SystemExit('the current folder was searched')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    executor = await open_executor(engine_folder, OPTIONS)
+    await executor.aclose()

@@ -161,6 +161,11 @@ async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) 
         ([1.5], {}, "token_ids.ids", "a list, each a whole number"),
         ([{"role": "user", "colour": "red"}], {}, "chat.messages[0].colour", "only role, content"),
         ([{"role": "user"}, "hi"], {}, "chat.messages", "a mapping"),
+        ([{"role": "user", 7: "x"}], {}, "chat.messages", "a mapping"),
+        ([{"role": "user", "kind": "x", "path": "y"}], {}, "chat.messages[0].kind", "only role, content"),
+        (None, {}, "prompt", "a text, token ids, or chat messages"),
+        (5, {}, "prompt", "a text, token ids, or chat messages"),
+        (b"hi", {}, "prompt", "a text, token ids, or chat messages"),
     ],
 )
 async def test_a_value_that_cannot_be_sent_is_refused_by_name(

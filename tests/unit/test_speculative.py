@@ -47,6 +47,8 @@ def test_unreadable_texts_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe{")
     for text, message in (
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"method": "ngram", "method": "none"}', "the key 'method' stands there twice"),
         (f"@{tmp_path}/none", "cannot read"),
         (f"@{tmp_path}/binary", "is not a text file"),
     ):

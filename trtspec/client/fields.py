@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -28,7 +28,7 @@ _RANGES = {
 }
 
 
-def message(kind: type[M], path: str = "", **values: Any) -> M:
+def message(kind: type[M], path: str = "", /, **values: Any) -> M:
     """A message of the values that are not None. `path` is where it stands in the request, with a dot at its end."""
     result = kind()
     for name, value in values.items():
@@ -47,10 +47,14 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     """A prompt as the fields of a request message."""
     if isinstance(prompt, str):
         return {"text": prompt}
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise refusal("prompt", prompt, "a text, token ids, or chat messages")
     items: list[Any] = list(prompt)
     if not any(isinstance(item, Mapping) for item in items):
         return {"token_ids": message(pb.TokenIds, "token_ids.", ids=items)}
-    if odd := [item for item in items if not isinstance(item, Mapping)]:
+    if odd := [
+        item for item in items if not isinstance(item, Mapping) or not all(isinstance(key, str) for key in item)
+    ]:
         raise refusal("chat.messages", odd[0], "a mapping such as {'role': 'user', 'content': 'hi'}")
     chat = [message(pb.ChatMessage, f"chat.messages[{index}].", **item) for index, item in enumerate(items)]
     return {"chat": pb.Chat(messages=chat)}

@@ -97,8 +97,8 @@ def _kill(process: Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The child imports the same trtspec as its parent, and never a module that lies in the current folder."""
-    ours = str(Path(trtspec.__file__).parents[1])
-    inherited = os.environ.get("PYTHONPATH")
-    path = ours if inherited is None else os.pathsep.join([ours, inherited])
-    return {**considerate(os.environ), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    """The child imports the same trtspec as its parent and, from Python 3.11 on, nothing from the current folder."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    # An empty entry would mean the current folder.
+    path = [str(Path(trtspec.__file__).parents[1]), *(entry for entry in inherited if entry)]
+    return {**considerate(os.environ), "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trtspec.errors import DuplicateRequest, EngineLost
 from trtspec.executors.messages import Cancel, Command, Submit
-from trtspec.types import EngineEvent, Failed, Request, RequestEvent, StepOutput
+from trtspec.types import EngineEvent, Failed, Request, RequestEvent, Started, StepOutput
 
 
 class Mailbox:
@@ -21,12 +21,15 @@ class Mailbox:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.started = False
+        """The request takes part in passes."""
         self.ended = False
         """The engine is done with the request, so it needs no cancel."""
         self._events: deque[EngineEvent] = deque()
         self._arrived = asyncio.Event()
 
     def put(self, event: EngineEvent) -> None:
+        self.started = self.started or isinstance(event, Started)
         self.ended = isinstance(event, Failed) or (isinstance(event, StepOutput) and event.finish is not None)
         last = self._events[-1] if self._events else None
         if isinstance(last, StepOutput) and isinstance(event, StepOutput) and last.output_index == event.output_index:
@@ -59,9 +62,14 @@ class RequestStreams:
         self._serial = itertools.count()
 
     @property
+    def live(self) -> int:
+        """How many requests the engine has not ended."""
+        return sum(not mailbox.ended for mailbox in self._mailboxes.values())
+
+    @property
     def in_flight(self) -> list[Request]:
-        """Requests that the engine has not ended."""
-        return [mailbox.request for mailbox in self._mailboxes.values() if not mailbox.ended]
+        """Requests that take part in passes; those that still wait cannot have done any harm."""
+        return [mailbox.request for mailbox in self._mailboxes.values() if mailbox.started and not mailbox.ended]
 
     async def run(self, request: Request, send: Callable[[Command], None]) -> AsyncGenerator[RequestEvent, None]:
         """Submit a request and yield its events; leaving early cancels it."""

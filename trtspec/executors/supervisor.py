@@ -7,7 +7,6 @@ with `EngineLost`, and a new one is started after a pause; too many deaths in sh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -53,7 +52,8 @@ class WorkerExecutor:
 
     async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if self._health is not Health.SERVING:
-            raise EngineLost(f"the engine is {self._health.value}; try again")
+            again = "" if self._health is Health.FAILED else "; try again"
+            raise EngineLost(f"the engine is {self._health.value}{again}")
         if self._crashes.suspects(request, time.monotonic()):
             raise EngineFault("this request was in flight in two crashes of the engine; it is not tried again")
         events = self._streams.run(request, self._send)
@@ -80,8 +80,7 @@ class WorkerExecutor:
     async def aclose(self) -> None:
         await self._become(Health.FAILED)
         self._care.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._care
+        await asyncio.gather(self._care, return_exceptions=True)
         self._streams.fail_all("the engine was closed")
         await self._child.end()
 
@@ -110,7 +109,7 @@ class WorkerExecutor:
         await self._child.end(DEATH_GRACE_SECONDS)
         fate = f"the engine's process died ({self._child.fate})"
         self._crashes.record(time.monotonic(), self._streams.in_flight)
-        _log.error("%s; %d requests lost", fate, len(self._streams.in_flight))
+        _log.error("%s; %d requests lost", fate, self._streams.live)
         self._streams.fail_all(fate)
         self._stats = EngineStats()
         while not self._crashes.exhausted:

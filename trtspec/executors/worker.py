@@ -13,9 +13,7 @@ import threading
 from queue import SimpleQueue
 
 from trtspec.errors import TrtspecError
-from trtspec.executors.loop import EngineLoop
 from trtspec.executors.messages import Close, Command, Open, OpenFailed, Ready, Report, pack, receive
-from trtspec.executors.opened import open_engine
 
 ORPHAN_GRACE_SECONDS = 10.0
 """Time for the running pass to end after the parent went away."""
@@ -25,6 +23,10 @@ def main(channel: socket.socket) -> int:
     """Serve the parent on the other end until it closes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the parent's decision
+    # Only now, because loading torch takes seconds, in which a Ctrl-C must not hit this process.
+    from trtspec.executors.loop import EngineLoop
+    from trtspec.executors.opened import open_engine
+
     command = receive(channel)
     if not isinstance(command, Open):
         return 1

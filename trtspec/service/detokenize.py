@@ -62,7 +62,11 @@ class StopScanner:
 
 
 class Detokenizer:
-    """The text of one output. Joined deltas equal the decoded ids, read to the right of the prompt."""
+    """The text of one output.
+
+    Joined deltas equal the decoded ids, read to the right of the prompt, where their bytes are valid UTF-8 and no
+    special token stands inside a character.
+    """
 
     def __init__(self, decode: Decode, prompt: Sequence[int] = (), scanner: StopScanner | None = None) -> None:
         self._decode = decode

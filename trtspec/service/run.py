@@ -24,7 +24,8 @@ from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, 
 from trtspec.v1 import inference_pb2 as pb
 
 _MARGIN_SECONDS = 0.25
-"""The engine stops this long before the call's deadline, so that `finished` still arrives."""
+"""The engine stops this long before the call's deadline, so that `finished` can still arrive. A pass that takes
+longer is not interrupted."""
 _MARGIN_SHARE = 0.1
 """And at most this share of the remaining time, so that short calls are not all margin."""
 

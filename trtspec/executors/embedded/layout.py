@@ -92,7 +92,7 @@ def _row(row: PlanRow, nodes: Tensor, deep: Tensor, seen: Tensor, block_tokens: 
 
 
 def _similar(rows: Sequence[_Row], starts: Sequence[int]) -> list[list[tuple[_Row, int]]]:
-    """Rows to pad together: of similar length in queries and in context, so that padding at most doubles the work."""
+    """Rows to pad together: of similar length in queries and in context, so that padding at most doubles either."""
     groups: dict[tuple[int, int], list[tuple[_Row, int]]] = defaultdict(list)
     for row, start in zip(rows, starts, strict=False):
         groups[row.size.bit_length(), len(row.context).bit_length()].append((row, start))
