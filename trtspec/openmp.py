@@ -2,7 +2,7 @@
 
 GNU OpenMP lets a thread that waits spin for milliseconds by default. That is right where every thread has a core of
 its own. Where another process wants the cores too, as the service, a client or a build do, the spinning steals the
-time that the awaited thread needs: on two shared cores a pass took eight times as long. A short spin costs an idle
+time that the awaited thread needs: on two shared cores a pass took seven times as long. A short spin costs an idle
 machine next to nothing. Must be decided before torch is loaded.
 """
 
