@@ -15,7 +15,7 @@ import pytest
 from tests.engines import collect
 from tests.executors.conftest import children
 from trtspec.config import EngineOptions
-from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost
+from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost, MissingDependency
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.child import Child
@@ -224,3 +224,11 @@ async def test_a_worker_imports_nothing_from_the_current_folder(
     monkeypatch.setenv("PYTHONPATH", "")
     executor = await open_executor(engine_folder, OPTIONS)
     await executor.aclose()
+
+
+async def test_without_pytorch_an_engine_says_what_to_install(
+    engine_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtspec.executors.find_spec", lambda name: None if name == "torch" else name)
+    with pytest.raises(MissingDependency, match=r"needs torch, .* pip install 'trtspec\[embedded\]'"):
+        await open_executor(engine_folder, OPTIONS)

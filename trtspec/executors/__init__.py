@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 from trtspec import manifest as manifests
 from trtspec.config import EngineOptions
+from trtspec.errors import MissingDependency
 from trtspec.executors.base import Executor
+
+_NEEDED = ("torch", "safetensors")
+"""What an embedded engine loads and the light core does not bring."""
 
 
 async def open_executor(directory: Path, options: EngineOptions, *, in_process: bool = False) -> Executor:
@@ -16,6 +21,8 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     The engine gets a process of its own; with `in_process` a thread of this one, for tests and builders.
     Raises `EngineFolderError`, `ConfigError` or `MissingDependency` for what cannot be opened.
     """
+    manifests.read(directory)  # a plain mistake is told before a process is started
+    _require_packages()
     if in_process:
         from trtspec.executors.in_process import InProcessExecutor
         from trtspec.executors.opened import open_engine
@@ -23,5 +30,12 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
         return InProcessExecutor(await asyncio.to_thread(open_engine, directory, options))
     from trtspec.executors.supervisor import WorkerExecutor
 
-    manifests.read(directory)  # a plain mistake is told before a process is started
     return await WorkerExecutor.start(directory, options)
+
+
+def _require_packages() -> None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingDependency(
+            f"the embedded engine needs {' and '.join(missing)}, not installed here; pip install 'trtspec[embedded]'"
+        )
