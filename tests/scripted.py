@@ -44,10 +44,9 @@ class ScriptedRunner:
         for i, row in enumerate(plan.rows):
             nodes = draft.tokens[i, : draft.counts[i]].tolist()
             prefix = self._feed(row, nodes)
-            if row.samples:
-                logits.append(self.law(prefix))
-                paths = ([j for j in range(node + 1) if seen[i, node, j]] for node in range(len(nodes)))
-                logits += [self.law(prefix + [self._read(row, row.next_position + j) for j in path]) for path in paths]
+            logits += [self.law(prefix[: row.next_position - back]) for back in range(row.scored - 1, -1, -1)]
+            paths = ([j for j in range(node + 1) if seen[i, node, j]] for node in range(len(nodes)))
+            logits += [self.law(prefix + [self._read(row, row.next_position + j) for j in path]) for path in paths]
         return TargetOutput(torch.tensor(logits, dtype=torch.float32))
 
     def _feed(self, row: PlanRow, nodes: list[int]) -> list[int]:

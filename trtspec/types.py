@@ -54,6 +54,18 @@ class SamplingParams:
     """0 keeps all tokens."""
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Divides positive logits, and multiplies negative ones, of tokens in the prompt or the output."""
+    presence_penalty: float = 0.0
+    """Taken once from the logit of a token in the output."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a token for each time it is in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit), by token."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output must not contain."""
+    min_tokens: int = 0
+    """No end-of-text and no stop id among this many first tokens of the output."""
 
     @property
     def greedy(self) -> bool:
@@ -62,6 +74,13 @@ class SamplingParams:
     @property
     def truncates(self) -> bool:
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
+    def edits(self) -> bool:
+        """Logits change before the choice, by what was generated or by token."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0) or bool(
+            self.logit_bias or self.bad_words or self.min_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,38 @@ class Request:
     deadline: float | None = None
     """On `time.monotonic()`, which all processes of a Linux machine share."""
     tenant: str = ""
+    """Separates prefix caches."""
+    n: int = 1
+    """Independent outputs."""
+    logprobs: int | None = None
+    """Log-probabilities of each token of the output: its own and this many best; None for none at all."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """All ids that end an output."""
+        return self.eos_ids | self.stop_ids
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one token under the model, before temperature and truncation."""
+
+    token_id: int
+    logprob: float | None
+    """None for the first token of a prompt, which nothing predicts."""
+    rank: int | None
+    """1 for the most likely token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+    """Best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +181,26 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request left the queue; nothing comes before this."""
+    """The request left the queue; nothing comes before this. Sent once, whatever n."""
 
     request_id: str
+    cached_tokens: int | None = None
+    """Tokens of the prompt found in the prefix cache; None where the executor does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """New tokens of one output; the last one carries `finish`."""
+    """New tokens of one output; the last one carries `finish`. A request ends when all of its outputs did."""
 
     request_id: str
     output_index: int
     token_ids: tuple[int, ...]
     passes: tuple[PassRecord, ...]
     finish: Finish | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token id, where asked for."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token of the prompt, once, with the first token of output 0, where asked for."""
 
     def merge(self, later: StepOutput) -> StepOutput:
         """Both outputs as one, for a reader that is slower than the engine."""
@@ -152,6 +209,8 @@ class StepOutput:
             token_ids=self.token_ids + later.token_ids,
             passes=self.passes + later.passes,
             finish=later.finish,
+            logprobs=self.logprobs + later.logprobs,
+            prompt_logprobs=self.prompt_logprobs + later.prompt_logprobs,
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.decoding.proposer import BatchView, SequenceView
-from trtspec.types import SamplingParams
+from trtspec.types import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class PlanRow:
     """One sequence's part of a pass: known tokens that are not cached yet, then its draft."""
 
     sequence_id: int
+    request: Request
     history: Sequence[int]
     """Prompt and output so far. Belongs to the scheduler: read only, and only during the pass."""
     start: int
@@ -33,9 +34,11 @@ class PlanRow:
     max_nodes: int
     blocks: tuple[int, ...]
     """Block table over cached, fed and draft positions."""
-    sampling: SamplingParams
-    seed: int
     choice: int
+    """Which of the request's n outputs."""
+    scored: int
+    """The last so many fed tokens get logits: 1 where a token is chosen after the last, else 0; all of them where
+    log-probabilities of the prompt are wanted."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -68,9 +71,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """What the target says after the sampled places of a pass.
+    """What the target says after the scored places of a pass.
 
-    Rows of `logits` go by plan row, for those that sample: first the last fed token, then the draft's nodes.
+    Rows of `logits` go by plan row: first its last `scored` fed tokens, then its draft's nodes.
     """
 
     logits: Tensor  # [S, V], V cut to the ids that may be emitted

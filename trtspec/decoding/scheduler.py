@@ -182,20 +182,21 @@ class Scheduler:
         """The row of a sequence, with as many draft nodes as the blocks that are left can hold."""
         sequence, fed = feed
         nodes = min(allowed, self.kv_cache.room(sequence.sequence_id) - fed)
+        samples = fed == self._pending(sequence)
         self.kv_cache.reserve(sequence.sequence_id, fed + nodes)
         return PlanRow(
             sequence_id=sequence.sequence_id,
+            request=sequence.request,
             history=sequence.tokens,
             start=self.kv_cache.length(sequence.sequence_id),
             fed=fed,
-            samples=fed == self._pending(sequence),
+            samples=samples,
             prefill=sequence.generated == 0,
             max_depth=min(self._depth(sequence), nodes),
             max_nodes=nodes,
             blocks=self.kv_cache.blocks(sequence.sequence_id),
-            sampling=sequence.request.sampling,
-            seed=sequence.request.seed,
             choice=sequence.choice,
+            scored=int(samples),
         )
 
     def _decodes(self, sequence: Sequence) -> bool:

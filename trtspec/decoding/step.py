@@ -44,5 +44,8 @@ def _choice_rows(plan: StepPlan, draft: Draft) -> ChoiceRows:
         for depth in (0, *levels[:count])
     ]
     return ChoiceRows(
-        [row.sampling for row in rows], [row.seed for row in rows], positions, [row.choice for row in rows]
+        [row.request.sampling for row in rows],
+        [row.request.seed for row in rows],
+        positions,
+        [row.choice for row in rows],
     )

@@ -32,7 +32,7 @@ class PassLayout:
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
     slots: Tensor  # [T]: where each token's key and value go
-    sampled: Tensor  # [S]: flat indices of the places where a token is chosen
+    scored: Tensor  # [S]: flat indices of the places that get logits
     groups: tuple[AttentionGroup, ...]
 
 
@@ -45,7 +45,7 @@ class _Row:
     context: Tensor  # [C]
     visible: Tensor  # [Q, C]
     fed: int
-    samples: bool
+    scored: int
 
     @property
     def size(self) -> int:
@@ -61,14 +61,12 @@ def lay_out(plan: StepPlan, draft: Draft, block_tokens: int, device: torch.devic
     ]
     starts = torch.tensor([0, *(row.size for row in rows)]).cumsum(0).tolist()
     flat = torch.arange(starts[-1])
-    sampled = [
-        flat[start + row.fed - 1 : start + row.size] for row, start in zip(rows, starts, strict=False) if row.samples
-    ]
+    scored = [flat[start + row.fed - row.scored : start + row.size] for row, start in zip(rows, starts, strict=False)]
     return PassLayout(
         token_ids=torch.cat([row.token_ids for row in rows]).to(device),
         positions=torch.cat([row.positions for row in rows]).to(device),
         slots=torch.cat([row.context[-row.size :] for row in rows]).to(device),
-        sampled=torch.cat([flat[:0], *sampled]).to(device),
+        scored=torch.cat(scored).to(device),
         groups=tuple(_group(members, device) for members in _similar(rows, starts)),
     )
 
@@ -87,7 +85,7 @@ def _row(row: PlanRow, nodes: Tensor, deep: Tensor, seen: Tensor, block_tokens: 
         context=slots[:length],
         visible=visible,
         fed=row.fed,
-        samples=row.samples,
+        scored=row.scored,
     )
 
 

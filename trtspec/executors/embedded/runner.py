@@ -26,5 +26,5 @@ class EagerRunner:
         layout = lay_out(plan, draft, self._block_tokens, self._pool.keys.device)
         attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
         hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
-        sampled = hidden[layout.sampled]
-        return TargetOutput(self._model.logits(sampled, self._vocabulary_size), sampled)
+        scored = hidden[layout.scored]
+        return TargetOutput(self._model.logits(scored, self._vocabulary_size), scored)
