@@ -12,8 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from builders import demo_model, stages
-from builders.checkpoint import ARCHITECTURE, open_checkpoint, parameter_count, stored_precision
-from builders.choices import BACKENDS, DTYPES, choose_backend, cpu_bfloat16, has_gpu, has_tensorrt_llm
+from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
+from builders.checkpoint import open_checkpoint, parameter_count, stored_precision
+from builders.choices import (
+    BACKENDS,
+    DTYPES,
+    QUANTIZATIONS,
+    RUNNERS,
+    choose_backend,
+    choose_runner,
+    has_gpu,
+    has_openvino,
+    has_tensorrt_llm,
+    native_bfloat16,
+)
 from builders.folder import check_output
 from builders.methods import METHODS, resolve
 from builders.progress import working_on
@@ -26,6 +38,10 @@ from trtspec.openmp import be_considerate
 _EPILOG = f"""\
 methods:
 {chr(10).join(f"  {name:<8} {method.summary}" for name, method in METHODS.items())}
+
+targets:
+  Hugging Face folders with safetensors: {", ".join(ARCHITECTURES)}
+  GGUF files: {", ".join(GGUF_ARCHITECTURES)} (those of Mistral are llama)
 
 examples:
   python -m builders.build --method ngram
@@ -85,8 +101,10 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         target=target,
         output=options.output,
         backend=backend,
+        runner=choose_runner(options.runner, openvino=has_openvino(), gpu=has_gpu()),
         dtype=options.dtype,
-        cpu_bfloat16=cpu_bfloat16(cpu_flags()),
+        quantization=options.quantization,
+        native_bfloat16=native_bfloat16(cpu_flags(), gpu=has_gpu()),
         speculative=config,
         max_context_tokens=options.max_context_tokens,
     )
@@ -99,9 +117,11 @@ def describe(plan: Plan) -> str:
     rows = {
         "method": f"{method}: {METHODS[method].plan(recipe.speculative)}",
         "backend": str(recipe.backend),
+        "runner": str(recipe.runner),
         "dtype": str(plan.dtype),
+        "quantized": recipe.quantization,
         "target": str(recipe.target),
-        "model": f"{recipe.model}: {ARCHITECTURE}, {parameter_count(config) / 1e6:.1f} M parameters, "
+        "model": f"{recipe.model}: {plan.checkpoint.architecture}, {parameter_count(config) / 1e6:.1f} M parameters, "
         f"{config.num_layers} layers, stored as {stored_precision(plan.checkpoint.tensors)}",
         "packed": f"{plan.packed_bytes / 1e6:.1f} MB of weights",
         "context": f"{plan.max_context_tokens} tokens of {config.max_position_embeddings}",
@@ -139,10 +159,24 @@ def _parser() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how to build it")
     how.add_argument("--backend", choices=BACKENDS, default="auto", help="what will run it (default: %(default)s)")
     how.add_argument(
+        "--runner",
+        choices=RUNNERS,
+        default="auto",
+        help="what multiplies: openvino compiles the decoder for this CPU when it opens, eager is plain PyTorch "
+        "(default: %(default)s, openvino where it is installed and no GPU is)",
+    )
+    how.add_argument(
         "--dtype",
         choices=list(DTYPES),
         default="auto",
-        help="type of the weights (default: %(default)s, bfloat16 where checkpoint and CPU have it)",
+        help="type of the weights (default: %(default)s, bfloat16 where the checkpoint has it and it is fast)",
+    )
+    how.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="none",
+        help="int8: matrices as 8-bit integers with a scale a row; half of bfloat16's memory, a little of its quality "
+        "(default: %(default)s)",
     )
     how.add_argument(
         "--max-context-tokens", type=int, metavar="N", help="longest prompt plus text (default: the model's limit)"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from builders.safetensors_file import TensorInfo
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.executors.embedded.llama_config import LlamaConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-ARCHITECTURE = "LlamaForCausalLM"
 EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 _FULL_PRECISION = ("F32", "F64")
 _NOTHING_TO_READ = "rotary_emb.inv_freq"
@@ -26,12 +26,22 @@ _NOTHING_TO_READ = "rotary_emb.inv_freq"
 
 
 class Checkpoint(Protocol):
-    """A model on disk, under Hugging Face's Llama tensor names. Only `read` and `tokenizer` read much."""
+    """A model on disk, under Hugging Face's tensor names. Only `read` and `tokenizer` read much."""
 
     @property
     def path(self) -> Path: ...
     @property
-    def config(self) -> LlamaConfig: ...
+    def architecture(self) -> str:
+        """The name that `transformers` has for the model's class."""
+        ...
+
+    @property
+    def config(self) -> DecoderConfig: ...
+    @property
+    def attention_window(self) -> int | None:
+        """How many tokens back a token sees, itself included; None where it sees all."""
+        ...
+
     @property
     def tensors(self) -> Mapping[str, TensorInfo]: ...
     @property
@@ -63,43 +73,62 @@ def open_checkpoint(path: Path) -> Checkpoint:
         checkpoint = open_folder(path)
     else:
         raise ConfigError(f"--target {path}: no such folder, and no .gguf file; give a Hugging Face folder or a .gguf")
-    check_tensors(checkpoint.config, checkpoint.tensors, path)
+    check_tensors(checkpoint)
     return checkpoint
 
 
-def expected_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+def layer_tensor(index: int, name: str) -> str:
+    """The checkpoint's name of a layer's tensor."""
+    return f"model.layers.{index}.{name}"
+
+
+def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of an engine, in the order of the model."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
+    layer = _layer_shapes(config)
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for index in range(config.num_layers):
-        layer = {
-            "input_layernorm": (hidden,),
-            "self_attn.q_proj": (queries, hidden),
-            "self_attn.k_proj": (keys, hidden),
-            "self_attn.v_proj": (keys, hidden),
-            "self_attn.o_proj": (hidden, queries),
-            "post_attention_layernorm": (hidden,),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-        }
-        shapes |= {f"model.layers.{index}.{name}.weight": shape for name, shape in layer.items()}
-    shapes["model.norm.weight"] = (hidden,)
+        shapes |= {layer_tensor(index, name): shape for name, shape in layer.items()}
+    shapes[FINAL_NORM] = (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[HEAD] = (config.vocab_size, hidden)
+        shapes[HEAD] = (config.vocab_size, config.hidden_size)
     return shapes
 
 
-def parameter_count(config: LlamaConfig) -> int:
+def _layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if config.qkv_bias:
+        shapes |= {
+            "self_attn.q_proj.bias": (queries,),
+            "self_attn.k_proj.bias": (keys,),
+            "self_attn.v_proj.bias": (keys,),
+        }
+    if config.qk_norm:
+        shapes |= {"self_attn.q_norm.weight": (config.head_dim,), "self_attn.k_norm.weight": (config.head_dim,)}
+    return shapes
+
+
+def parameter_count(config: DecoderConfig) -> int:
     total = 0
     for rows, *columns in expected_shapes(config).values():
         total += rows * (columns[0] if columns else 1)
     return total
 
 
-def check_tensors(config: LlamaConfig, tensors: Mapping[str, TensorInfo], where: Path) -> None:
+def check_tensors(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint whose tensors are not the ones its config promises."""
+    config, tensors, where = checkpoint.config, checkpoint.tensors, checkpoint.path
     if config.num_layers > len(tensors):  # before they are all listed: a damaged count may be in the millions
         raise CheckpointError(
             f"{where}: the config says {config.num_layers} layers and there are {len(tensors)} tensors"
@@ -118,7 +147,8 @@ def check_tensors(config: LlamaConfig, tensors: Mapping[str, TensorInfo], where:
     unknown = [n for n in tensors if n not in expected and n not in spare and not n.endswith(_NOTHING_TO_READ)]
     if unknown:
         raise CheckpointError(
-            f"{where}: tensor {unknown[0]} has no place in {ARCHITECTURE} without biases, the supported architecture"
+            f"{where}: tensor {unknown[0]} has no place in {checkpoint.architecture} as its config describes it; "
+            "give a checkpoint of that architecture without additions"
         )
 
 

@@ -1,4 +1,4 @@
-"""`--backend auto` and `--dtype auto`: what this machine and this checkpoint suggest, and why."""
+"""`--backend`, `--runner` and `--dtype auto`: what this machine and this checkpoint suggest, and why."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builders.checkpoint import is_full_precision
-from trtspec.errors import ConfigError
+from trtspec.errors import ConfigError, MissingDependency
 
 BACKENDS = ("auto", "embedded", "tensorrt_llm")
 DTYPES: Mapping[str, int | None] = {"auto": None, "float32": 4, "bfloat16": 2}
 """By name, the bytes of a value."""
+RUNNERS = ("auto", "openvino", "eager")
+QUANTIZATIONS = ("none", "int8")
 _CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 """x86 and, last, ARM. Without one of these, bfloat16 is emulated and slower than float32."""
 
@@ -38,19 +40,36 @@ def choose_backend(asked: str, *, tensorrt_llm: bool, gpu: bool) -> Choice:
     return Choice("embedded", f"no {' and no '.join(missing)} here")
 
 
-def choose_dtype(asked: str, stored: str, cpu_bfloat16: str | None) -> Choice:
-    """The type of the packed weights; `stored` is the checkpoint's, `cpu_bfloat16` the CPU's flag for bfloat16."""
+def choose_runner(asked: str, *, openvino: bool, gpu: bool) -> Choice:
+    """What runs the decoder; `openvino` and `gpu` say what was found."""
+    if asked == "openvino" and not openvino:
+        raise MissingDependency("--runner openvino needs the package openvino; pip install 'trtspec[embedded]'")
+    if asked != "auto":
+        return Choice(asked, "asked for")
+    if gpu:
+        return Choice("eager", "a GPU is here, and OpenVINO would run on the CPU")
+    return Choice("openvino", "compiled for CPUs") if openvino else Choice("eager", "no openvino here")
+
+
+def choose_dtype(asked: str, stored: str, runner: str, native: str | None) -> Choice:
+    """The type of the packed weights; `stored` is the checkpoint's, `native` what computes in bfloat16 here."""
     if asked != "auto":
         return Choice(asked, "asked for")
     if is_full_precision(stored):
         return Choice("float32", f"the checkpoint is {stored}")
-    if cpu_bfloat16 is None:
-        return Choice("float32", "this CPU has no bfloat16 instructions")
-    return Choice("bfloat16", f"the checkpoint is {stored} and this CPU has {cpu_bfloat16}")
+    if runner == "openvino":
+        return Choice("bfloat16", f"the checkpoint is {stored}, and OpenVINO widens weights as it reads them")
+    if native is None:
+        return Choice("float32", "this CPU has no bfloat16 instructions, and eager PyTorch would be slower without")
+    return Choice("bfloat16", f"the checkpoint is {stored} and this machine has {native}")
 
 
 def has_tensorrt_llm() -> bool:
     return importlib.util.find_spec("tensorrt_llm") is not None
+
+
+def has_openvino() -> bool:
+    return importlib.util.find_spec("openvino") is not None
 
 
 def has_gpu(devices: Path = Path("/proc/driver/nvidia/gpus")) -> bool:
@@ -58,6 +77,6 @@ def has_gpu(devices: Path = Path("/proc/driver/nvidia/gpus")) -> bool:
     return devices.is_dir() and any(devices.iterdir())
 
 
-def cpu_bfloat16(flags: Collection[str]) -> str | None:
-    """The flag of a CPU for native bfloat16 arithmetic, if it has one."""
-    return next((flag for flag in _CPU_FLAGS if flag in flags), None)
+def native_bfloat16(flags: Collection[str], *, gpu: bool) -> str | None:
+    """What computes in bfloat16 without emulation here: a GPU, or a CPU by its flag."""
+    return "an NVIDIA GPU" if gpu else next((flag for flag in _CPU_FLAGS if flag in flags), None)

@@ -1,4 +1,4 @@
-"""`.gguf` files of the architecture "llama", translated to Hugging Face's names and layout, and dequantized."""
+"""`.gguf` files of the supported architectures, translated to Hugging Face's names and layout, and dequantized."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.quants import dequantize
 
+from builders.architectures import GGUF_ARCHITECTURES, LLAMA, Architecture
 from builders.checkpoint import EMBEDDING, HEAD
-from builders.huggingface import check_heads, eos_ids, number, size
+from builders.model_config import check_heads, eos_ids, number, size
 from builders.safetensors_file import TensorInfo
 from trtspec.errors import CheckpointError
-from trtspec.executors.embedded.llama_config import LlamaConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-ARCHITECTURE = "llama"
 _MAGIC = b"GGUF"
 _ROPE_FACTORS = "rope_freqs.weight"
 _WHOLE = {"token_embd": EMBEDDING, "output_norm": "model.norm.weight", "output": HEAD}
@@ -34,13 +34,15 @@ _LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """End of text, of a turn, and of a message: a model may close its answer with any of them."""
 
@@ -50,7 +52,9 @@ class GgufCheckpoint:
     """A GGUF file whose header has been read; the data is mapped, not loaded."""
 
     path: Path
-    config: LlamaConfig
+    architecture: str
+    config: DecoderConfig
+    attention_window: int | None
     tensors: Mapping[str, TensorInfo]
     stored: Mapping[str, gguf.ReaderTensor]
     """The reader's tensors, under Hugging Face's names."""
@@ -63,9 +67,9 @@ class GgufCheckpoint:
 
         tensor = self.stored[name]
         values = dequantize(tensor.data, tensor.tensor_type).reshape(self.tensors[name].shape)
-        if name.endswith("self_attn.q_proj.weight"):
+        if self.architecture == LLAMA.name and name.endswith("self_attn.q_proj.weight"):
             values = _halves(values, self.config.num_heads)
-        elif name.endswith("self_attn.k_proj.weight"):
+        elif self.architecture == LLAMA.name and name.endswith("self_attn.k_proj.weight"):
             values = _halves(values, self.config.num_kv_heads)
         return torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the file's own pages are read-only
 
@@ -79,7 +83,7 @@ class GgufCheckpoint:
 
 
 def _halves(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Undo the order in which GGUF keeps rotary rows.
+    """Undo the order in which GGUF keeps the rotary rows of `llama`, and of no other architecture here.
 
     A pair of rows that rotate together is adjacent there; the decoder wants all first rows of a head's
     pairs, then all second rows.
@@ -93,9 +97,7 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     """Read the header and check everything that can be known without the data."""
     reader = _open_reader(path)
     header = _Header(reader, path)
-    architecture = header.value("general.architecture")
-    if architecture != ARCHITECTURE:
-        raise CheckpointError(f"{path}: GGUF architecture is {architecture!r}; supported is {ARCHITECTURE!r}")
+    architecture = _architecture(header)
     _check_data(reader, path)
     stored = {_hugging_face_name(tensor.name, path): tensor for tensor in reader.tensors}
     tensors = {
@@ -104,7 +106,17 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     }
     ends = [header.value(f"tokenizer.ggml.{key}") for key in _ENDS]
     eos = eos_ids([end for end in ends if end is not None], path)
-    return GgufCheckpoint(path, _config(header, tensors), tensors, stored, eos)
+    config = _config(header, architecture, tensors)
+    return GgufCheckpoint(path, architecture.name, config, _attention_window(header), tensors, stored, eos)
+
+
+def _architecture(header: _Header) -> Architecture:
+    name = header.value("general.architecture")
+    if not isinstance(name, str) or name not in GGUF_ARCHITECTURES:
+        raise CheckpointError(
+            f"{header.path}: GGUF architecture is {name!r}; supported is one of {', '.join(GGUF_ARCHITECTURES)}"
+        )
+    return GGUF_ARCHITECTURES[name]
 
 
 class _Reader(gguf.GGUFReader):
@@ -137,13 +149,18 @@ class _Header:
         except ValueError as error:
             raise CheckpointError(f"{self.path}: {key} is damaged ({error}); copy the file again") from error
 
+    def of_model(self, name: str, default: object = None) -> Any:
+        """A value that the file keeps under the name of its architecture."""
+        return self.value(self._key(name), default)
+
     def size(self, name: str, default: int | None = None) -> int:
-        key = f"{ARCHITECTURE}.{name}"
-        return size({key: self.value(key)}, key, self.path, default)
+        return size({self._key(name): self.of_model(name)}, self._key(name), self.path, default)
 
     def number(self, name: str, default: float) -> float:
-        key = f"{ARCHITECTURE}.{name}"
-        return number({key: self.value(key)}, key, self.path, default)
+        return number({self._key(name): self.of_model(name)}, self._key(name), self.path, default)
+
+    def _key(self, name: str) -> str:
+        return f"{self.value('general.architecture')}.{name}"
 
 
 def _open_reader(path: Path) -> gguf.GGUFReader:
@@ -175,12 +192,17 @@ def _check_data(reader: gguf.GGUFReader, path: Path) -> None:
             raise CheckpointError(f"{path}: tensors {left.name} and {right.name} overlap; copy the file again")
 
 
-def _config(header: _Header, tensors: Mapping[str, TensorInfo]) -> LlamaConfig:
+def _attention_window(header: _Header) -> int | None:
+    name = "attention.sliding_window"
+    return None if header.of_model(name) is None else header.size(name)
+
+
+def _config(header: _Header, architecture: Architecture, tensors: Mapping[str, TensorInfo]) -> DecoderConfig:
     path = header.path
     if EMBEDDING not in tensors or not tensors[EMBEDDING].shape:
         raise CheckpointError(f"{path}: tensor token_embd.weight is missing; copy the file again")
     heads, hidden = header.size("attention.head_count"), header.size("embedding_length")
-    config = LlamaConfig(
+    config = DecoderConfig(
         hidden_size=hidden,
         intermediate_size=header.size("feed_forward_length"),
         num_layers=header.size("block_count"),
@@ -193,19 +215,21 @@ def _config(header: _Header, tensors: Mapping[str, TensorInfo]) -> LlamaConfig:
         vocab_size=tensors[EMBEDDING].shape[0],
         max_position_embeddings=header.size("context_length"),
         tie_word_embeddings=HEAD not in tensors,
+        qkv_bias=architecture.qkv_bias,
+        qk_norm=architecture.qk_norm,
     )
     check_heads(config, path)
     _check_supported(header, config)
     return config
 
 
-def _check_supported(header: _Header, config: LlamaConfig) -> None:
+def _check_supported(header: _Header, config: DecoderConfig) -> None:
     path = header.path
-    if experts := header.value(f"{ARCHITECTURE}.expert_count", 0):
+    if experts := header.of_model("expert_count", 0):
         raise CheckpointError(f"{path}: the model has {experts} experts; supported are models without experts")
-    if (kind := header.value(f"{ARCHITECTURE}.rope.scaling.type", "none")) != "none":
+    if (kind := header.of_model("rope.scaling.type", "none")) != "none":
         raise CheckpointError(f"{path}: rope scaling is {kind!r}; supported in GGUF files is 'none'")
-    rotated = header.value(f"{ARCHITECTURE}.rope.dimension_count", config.head_dim)
+    rotated = header.of_model("rope.dimension_count", config.head_dim)
     if rotated != config.head_dim:
         raise CheckpointError(f"{path}: {rotated} of {config.head_dim} dimensions are rotated; supported is all")
 
@@ -219,7 +243,7 @@ def _hugging_face_name(name: str, path: Path) -> str:
         )
     block = _BLOCK.fullmatch(name)
     if block and block[2] in _LAYER:
-        return f"model.layers.{block[1]}.{_LAYER[block[2]]}.weight"
+        return f"model.layers.{block[1]}.{_LAYER[block[2]]}.{block[3]}"
     return _WHOLE.get(name.removesuffix(".weight"), name)
 
 

@@ -1,18 +1,16 @@
-"""Hugging Face model folders: config.json in its old and new spellings, safetensors in one file or many."""
+"""Hugging Face model folders: which files there are, and which tensor is in which of them."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders.checkpoint import ARCHITECTURE
+from builders.model_config import eos_ids, model_config, read_json
 from builders.safetensors_file import TensorInfo, read_header
 from trtspec.errors import CheckpointError
-from trtspec.executors.embedded.llama_config import Llama3RopeScaling, LlamaConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +27,9 @@ class FolderCheckpoint:
     """A Hugging Face folder whose headers have been read."""
 
     path: Path
-    config: LlamaConfig
+    architecture: str
+    config: DecoderConfig
+    attention_window: int | None
     tensors: Mapping[str, TensorInfo]
     files: Mapping[str, Path]
     """Where each tensor is."""
@@ -58,17 +58,17 @@ class FolderCheckpoint:
 def open_folder(path: Path) -> FolderCheckpoint:
     """Read config and headers; the weights stay on disk."""
     config_path = path / "config.json"
-    raw = _read_json(config_path)
-    config = llama_config(raw, config_path)
+    model = model_config(read_json(config_path), config_path)
     generation_path = path / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.is_file() else None
-    eos = eos_ids(raw.get("eos_token_id"), config_path)
+    generation = read_json(generation_path) if generation_path.is_file() else None
+    eos = model.eos_token_ids
     if generation is not None:
         eos |= eos_ids(generation.get("eos_token_id"), generation_path)
     tensors: dict[str, TensorInfo] = {}
     files: dict[str, Path] = {}
-    for file in _weight_files(path):
-        header = read_header(file)
+    for file, header in _headers(path).items():
+        if again := next((name for name in header if name in files), None):
+            raise CheckpointError(f"{path}: tensor {again} is both in {files[again].name} and in {file.name}; keep one")
         tensors |= header
         files |= dict.fromkeys(header, file)
     for name, info in tensors.items():
@@ -76,12 +76,15 @@ def open_folder(path: Path) -> FolderCheckpoint:
             raise CheckpointError(
                 f"{files[name]}: tensor {name} is stored as {info.dtype}; supported are {', '.join(READABLE_DTYPES)}"
             )
-    return FolderCheckpoint(path, config, tensors, files, eos, generation)
+    return FolderCheckpoint(
+        path, model.architecture, model.decoder, model.attention_window, tensors, files, eos, generation
+    )
 
 
-def _weight_files(path: Path) -> list[Path]:
+def _headers(path: Path) -> dict[Path, dict[str, TensorInfo]]:
+    """The headers of all files with weights."""
     if (path / SINGLE).is_file():
-        return [path / SINGLE]
+        return {path / SINGLE: read_header(path / SINGLE)}
     if not (path / INDEX).is_file():
         pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
         if pickles:
@@ -90,122 +93,22 @@ def _weight_files(path: Path) -> list[Path]:
                 "convert them to safetensors"
             )
         raise CheckpointError(f"{path} has neither {SINGLE} nor {INDEX}")
-    index = _read_json(path / INDEX)
-    names = index.get("weight_map")
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+    return _shard_headers(path)
+
+
+def _shard_headers(path: Path) -> dict[Path, dict[str, TensorInfo]]:
+    """The headers of the shards that an index names, each with all that the index says of it."""
+    places = read_json(path / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
         raise CheckpointError(f"{path / INDEX} is damaged: it has no weight_map; copy it again")
-    shards = sorted(set(names.values()))
+    shards = sorted(set(places.values()))
     for shard in shards:
         if Path(shard).name != shard or not (path / shard).is_file():
             raise CheckpointError(f"{path / INDEX} names {shard}, which is not in the folder; copy it again")
-    return [path / shard for shard in shards]
-
-
-def llama_config(raw: Mapping[str, Any], where: Path) -> LlamaConfig:
-    """Translate a config.json; refuse what the decoder would compute differently."""
-    rope = _rope(raw)
-    _check_supported({**raw, **rope}, where)
-    heads = size(raw, "num_attention_heads", where)
-    hidden = size(raw, "hidden_size", where)
-    config = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=size(raw, "intermediate_size", where),
-        num_layers=size(raw, "num_hidden_layers", where),
-        num_heads=heads,
-        num_kv_heads=size(raw, "num_key_value_heads", where, heads),
-        head_dim=size(raw, "head_dim", where, hidden // heads),
-        rms_norm_eps=number(raw, "rms_norm_eps", where, 1e-6),
-        rope_theta=number({**raw, **rope}, "rope_theta", where, 10000.0),
-        rope_scaling=_rope_scaling(rope, where),
-        vocab_size=size(raw, "vocab_size", where),
-        max_position_embeddings=size(raw, "max_position_embeddings", where, 2048),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-    )
-    check_heads(config, where)
-    return config
-
-
-def check_heads(config: LlamaConfig, where: Path) -> None:
-    """What attention needs of the numbers, beyond being positive."""
-    if config.num_heads % config.num_kv_heads:
-        raise CheckpointError(
-            f"{where}: {config.num_heads} heads cannot share {config.num_kv_heads} key-value heads evenly"
-        )
-    if config.head_dim % 2:
-        raise CheckpointError(f"{where}: head_dim is {config.head_dim}; rotary embedding needs an even number")
-
-
-def _check_supported(raw: Mapping[str, Any], where: Path) -> None:
-    architectures = raw.get("architectures") or f"none (model_type {raw.get('model_type')})"
-    if architectures != [ARCHITECTURE]:
-        raise CheckpointError(f"{where}: architectures is {architectures}; supported is [{ARCHITECTURE!r}]")
-    if (quantization := raw.get("quantization_config")) is not None:
-        method = quantization.get("quant_method", "unnamed") if isinstance(quantization, dict) else quantization
-        raise CheckpointError(f"{where}: weights are quantized ({method}); supported are float weights and GGUF files")
-    allowed: dict[str, tuple[object, ...]] = {
-        "attention_bias": (False, None),
-        "mlp_bias": (False, None),
-        "hidden_act": ("silu", None),
-        "partial_rotary_factor": (1.0, None),
-    }
-    for key, values in allowed.items():
-        if raw.get(key) not in values:
-            raise CheckpointError(f"{where}: {key} is {raw[key]!r}; supported is {values[0]!r}")
-
-
-def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rotary settings: `rope_parameters` since transformers 5, `rope_scaling` before."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return rope if isinstance(rope, Mapping) else {"rope_type": rope}
-
-
-def _rope_scaling(rope: Mapping[str, Any], where: Path) -> Llama3RopeScaling | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise CheckpointError(f"{where}: rope type is {kind!r}; supported are 'default' and 'llama3'")
-    return Llama3RopeScaling(
-        factor=number(rope, "factor", where),
-        low_freq_factor=number(rope, "low_freq_factor", where),
-        high_freq_factor=number(rope, "high_freq_factor", where),
-        original_max_position_embeddings=size(rope, "original_max_position_embeddings", where),
-    )
-
-
-def eos_ids(value: object, where: Path) -> frozenset[int]:
-    """End-of-text ids as configs write them: one, several or none."""
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
-        raise CheckpointError(f"{where}: eos_token_id is {value!r}; it must be a token id or a list of them")
-    return frozenset(ids)
-
-
-def size(raw: Mapping[str, Any], key: str, where: Path, default: int | None = None) -> int:
-    """A count of a config; the default stands where it is absent or null."""
-    value = raw.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CheckpointError(f"{where}: {key} is {value!r}; it must be a whole number of 1 or more")
-    return value
-
-
-def number(raw: Mapping[str, Any], key: str, where: Path, default: float | None = None) -> float:
-    """A positive number of a config; the default stands where it is absent or null."""
-    value = raw.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise CheckpointError(f"{where}: {key} is {value!r:.80}; it must be a finite number above 0")
-    return float(value)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); copy it again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not {type(value).__name__}")
-    return value
+    headers = {shard: read_header(path / shard) for shard in shards}
+    for name, shard in places.items():
+        if name not in headers[shard]:
+            raise CheckpointError(
+                f"{path / INDEX} says that tensor {name} is in {shard}, which lacks it; copy both again"
+            )
+    return {path / shard: header for shard, header in headers.items()}

@@ -32,6 +32,7 @@ def describe(found: Manifest) -> str:
         "engine_id": found.engine_id,
         "model": found.model,
         "backend": found.backend,
+        "runner": found.runner,
         "architecture": found.architecture,
         "dtype": found.dtype,
         "quantization": found.quantization,

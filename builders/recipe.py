@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trtspec
-from builders.checkpoint import Checkpoint, parameter_count, stored_precision
+from builders.checkpoint import Checkpoint, stored_precision
 from builders.choices import DTYPES, Choice, choose_dtype
 from trtspec import manifest
 from trtspec.errors import ConfigError
@@ -29,8 +29,10 @@ class Recipe:
     target: Path
     output: Path | None
     backend: Choice
+    runner: Choice
     dtype: str
-    cpu_bfloat16: str | None
+    quantization: str
+    native_bfloat16: str | None
     speculative: SpeculativeConfig
     max_context_tokens: int | None
 
@@ -41,15 +43,18 @@ class Recipe:
             "format": manifest.FORMAT,
             "model": self.model,
             "backend": self.backend.value,
+            "runner": self.runner.value,
             "dtype": self.dtype,
-            "cpu_bfloat16": self.cpu_bfloat16,
+            "quantization": self.quantization,
+            "native_bfloat16": self.native_bfloat16,
             "speculative": self.speculative.facts(),
             "max_context_tokens": self.max_context_tokens,
         }
         return hashlib.sha256(manifest.canonical_json(facts).encode()).hexdigest()
 
     def output_for(self, dtype: str) -> Path:
-        name = f"{self.model}-{self.speculative.method.value}-{dtype}"
+        form = dtype if self.quantization == "none" else self.quantization
+        name = f"{self.model}-{self.speculative.method.value}-{form}"
         return self.output or ENGINES / name
 
     @property
@@ -71,19 +76,29 @@ class Plan:
 
     @property
     def packed_bytes(self) -> int:
-        size = DTYPES[self.dtype.value]
-        assert size is not None
-        return parameter_count(self.checkpoint.config) * size
+        from builders.layout import layout, stored_as
+        from builders.pack import DTYPES as TORCH_DTYPES
+
+        dtype, items = TORCH_DTYPES[self.dtype.value], layout(self.checkpoint.config)
+        return sum(part.bytes for item in items for part in stored_as(item, dtype, self.recipe.quantization))
 
 
 def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
     """Settle what depends on the checkpoint."""
-    dtype = choose_dtype(recipe.dtype, stored_precision(checkpoint.tensors), recipe.cpu_bfloat16)
+    dtype = choose_dtype(
+        recipe.dtype, stored_precision(checkpoint.tensors), recipe.runner.value, recipe.native_bfloat16
+    )
     most = checkpoint.config.max_position_embeddings
     asked = most if recipe.max_context_tokens is None else recipe.max_context_tokens
     if not LEAST_CONTEXT <= asked <= most:
         raise ConfigError(
             f"--max-context-tokens is {asked} and the model's max_position_embeddings is {most}; "
             f"give {LEAST_CONTEXT} to {most}"
+        )
+    window = checkpoint.attention_window
+    if window is not None and window < asked:
+        raise ConfigError(
+            f"--max-context-tokens is {asked} and the model's sliding_window is {window}; attention in a window is not "
+            f"in this release, and needed only beyond it; give --max-context-tokens {LEAST_CONTEXT} to {window}"
         )
     return Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))

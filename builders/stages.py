@@ -13,13 +13,12 @@ from pathlib import Path
 
 import trtspec
 from builders import folder
-from builders.checkpoint import ARCHITECTURE
 from builders.inputs import Input, fingerprint, input_files, unchanged
 from builders.progress import progress_bars, working_on
 from builders.recipe import Plan, Recipe
 from trtspec import manifest
 from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
-from trtspec.executors.embedded import llama_config
+from trtspec.executors.embedded import decoder_config
 from trtspec.manifest import Manifest
 
 _NEEDED = ("torch", "transformers", "safetensors", "gguf")
@@ -66,19 +65,20 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
     with working_on("packing the tokenizer"):
         text = pack_text(plan.checkpoint, directory)
     pack_weights(plan, directory)
-    plan.checkpoint.config.to_json(directory / llama_config.NAME)
+    plan.checkpoint.config.to_json(directory / decoder_config.NAME)
     draft = Manifest(
         model=plan.recipe.model,
         backend=plan.recipe.backend.value,
-        architecture=ARCHITECTURE,
+        architecture=plan.checkpoint.architecture,
+        runner=plan.recipe.runner.value,
         dtype=plan.dtype.value,
-        quantization="none",
+        quantization=plan.recipe.quantization,
         max_context_tokens=plan.max_context_tokens,
         vocabulary_size=text.vocabulary_size,
         speculative=plan.recipe.speculative,
         artifacts=folder.list_artifacts(directory),
         tokenizer_sha256=text.sha256,
-        versions=_versions(),
+        versions=_versions(plan),
     )
     with folder.trial(directory, draft) as view, working_on("generating a few tokens"):
         return replace(draft, smoke=run_smoke(view, draft).to_dict())
@@ -96,8 +96,9 @@ def _hash_inputs(recipe: Recipe) -> list[Input]:
         return [fingerprint(name, files[name]) for name in bars.track(files, description="inputs")]
 
 
-def _versions() -> Mapping[str, str]:
-    return {"trtspec": trtspec.__version__} | {name: importlib.metadata.version(name) for name in _NEEDED}
+def _versions(plan: Plan) -> Mapping[str, str]:
+    packages = [*_NEEDED, *(["openvino"] if plan.recipe.runner.value == "openvino" else [])]
+    return {"trtspec": trtspec.__version__} | {name: importlib.metadata.version(name) for name in packages}
 
 
 def finished_before(recipe: Recipe) -> tuple[Path, Manifest] | None:

@@ -1,4 +1,4 @@
-"""Tiny random Llamas with a byte-level tokenizer, made on the spot: tests need no download.
+"""Tiny random models with a byte-level tokenizer, made on the spot: tests need no download.
 
 The weights are drawn wide, so that greedy text wanders and depends on the whole prompt instead of
 repeating its last token.
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = (("t", "h"), ("th", "e"), ("i", "n"), ("a", "n"), ("Ġ", "the"), ("e", "r"), ("o", "n"), ("Ġ", "a"))
@@ -39,8 +40,14 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def tiny_llama(
+def tiny_llama(directory: Path, **options: Any) -> Path:
+    """A random Llama; `tiny_model` has the options."""
+    return tiny_model(directory, "LlamaForCausalLM", **options)
+
+
+def tiny_model(
     directory: Path,
+    architecture: str,
     *,
     vocab: int | None = None,
     layers: int = 2,
@@ -52,16 +59,20 @@ def tiny_llama(
     max_positions: int = 512,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    spread: float = 0.0,
     shards: int = 1,
     generation: dict[str, Any] | None = None,
+    **extra: Any,
 ) -> Path:
-    """Write a random Llama as a Hugging Face folder, and return the folder.
+    """Write a random model of a class of `transformers` as a Hugging Face folder, and return the folder.
 
-    `vocab` is the width of the embedding; without it, the tokenizer's size (267). `generation` replaces
-    the generation config, which by default stops at <|im_end|> while the tokenizer stops at <|endoftext|>.
+    `vocab` is the width of the embedding; without it, the tokenizer's size (267). `spread` moves norms and biases
+    away from the ones and zeros they begin with. `generation` replaces the generation config, which by default stops
+    at <|im_end|> while the tokenizer stops at <|endoftext|>. `extra` goes into the config.
     """
     tokenizer = tiny_tokenizer()
-    config = LlamaConfig(
+    model_class = getattr(transformers, architecture)
+    config = model_class.config_class(
         vocab_size=len(tokenizer) if vocab is None else vocab,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
@@ -75,10 +86,15 @@ def tiny_llama(
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **extra,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config).to(dtype)
+        model = model_class(config)
+        for parameter in model.parameters():
+            if spread and parameter.dim() == 1:
+                parameter.data += spread * (2 * torch.rand_like(parameter) - 1)
+        model = model.to(dtype)
     default = {"eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>")}
     model.generation_config = GenerationConfig(**(default if generation is None else generation))
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

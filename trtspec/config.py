@@ -23,7 +23,12 @@ class EngineOptions:
     kv_cache_mib: int = field(
         default=1024, metadata={"help": "memory for keys and values, in MiB; untouched blocks cost nothing", "min": 1}
     )
-    kv_block_tokens: int = field(default=16, metadata={"help": "token positions in a block of the KV cache", "min": 1})
+    kv_block_tokens: int = field(
+        default=0, metadata={"help": "token positions in a block of the KV cache; 0 is the runner's choice", "min": 0}
+    )
+    prefix_sharing: bool = field(
+        default=True, metadata={"help": "requests of a tenant share the cache of equal prompt beginnings"}
+    )
     threads: int = field(default=0, metadata={"help": "CPU threads of the engine; 0 takes all cores", "min": 0})
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
     speculative: Mapping[str, Any] | None = None

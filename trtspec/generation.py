@@ -6,8 +6,10 @@ The builder writes it and the service reads it. It does not know where the value
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trtspec.errors import EngineFolderError
 from trtspec.types import SamplingParams
@@ -17,6 +19,17 @@ TOKENIZER = "tokenizer"
 """The folder beside it that holds the tokenizer and its chat template."""
 MARK = ".trtspec-build"
 """The file beside it that a build writes first: the folder is ours, finished or not."""
+_SAMPLING: Mapping[str, type] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "min_tokens": int,
+}
+"""What a model can have a default for; biases and bad words are a request's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ def write(defaults: GenerationDefaults, engine: Path) -> None:
     """Write the defaults into an engine folder."""
     document = {
         "eos_token_ids": sorted(defaults.eos_ids),
-        "sampling": asdict(defaults.sampling),
+        "sampling": {name: getattr(defaults.sampling, name) for name in _SAMPLING},
         "source": defaults.source,
     }
     (engine / NAME).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -44,16 +57,16 @@ def read(engine: Path) -> GenerationDefaults:
     path = engine / NAME
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        sampling = document["sampling"]
         return GenerationDefaults(
             eos_ids=frozenset(int(id_) for id_ in document["eos_token_ids"]),
-            sampling=SamplingParams(
-                temperature=float(sampling["temperature"]),
-                top_k=int(sampling["top_k"]),
-                top_p=float(sampling["top_p"]),
-                min_p=float(sampling["min_p"]),
-            ),
+            sampling=_sampling(document["sampling"]),
             source=str(document["source"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EngineFolderError(f"{path} cannot be read ({error!r}); build the engine again") from error
+
+
+def _sampling(document: Mapping[str, Any]) -> SamplingParams:
+    """Fields that an older build did not know are missing and change nothing."""
+    values: dict[str, Any] = {name: kind(document[name]) for name, kind in _SAMPLING.items() if name in document}
+    return SamplingParams(**values)

@@ -16,7 +16,7 @@ from typing import Any
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.speculative import SpeculativeConfig, from_dict
 
-FORMAT = 1
+FORMAT = 2
 NAME = "manifest.json"
 _CHUNK = 1 << 20
 
@@ -35,6 +35,8 @@ class Manifest:
 
     model: str
     backend: str
+    runner: str
+    """What multiplies: `eager` is PyTorch, `openvino` compiles the decoder for the CPU when it opens."""
     architecture: str
     dtype: str
     quantization: str
@@ -57,6 +59,7 @@ class Manifest:
             {
                 "format": FORMAT,
                 "backend": self.backend,
+                "runner": self.runner,
                 "architecture": self.architecture,
                 "dtype": self.dtype,
                 "quantization": self.quantization,
@@ -94,6 +97,7 @@ def write(manifest: Manifest, directory: Path) -> None:
         "engine_id": manifest.engine_id,
         "model": manifest.model,
         "backend": manifest.backend,
+        "runner": manifest.runner,
         "architecture": manifest.architecture,
         "dtype": manifest.dtype,
         "quantization": manifest.quantization,
@@ -154,6 +158,7 @@ def _parse(directory: Path) -> Manifest:
         manifest = Manifest(
             model=document["model"],
             backend=document["backend"],
+            runner=document["runner"],
             architecture=document["architecture"],
             dtype=document["dtype"],
             quantization=document["quantization"],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.choices import choose_backend, choose_dtype, cpu_bfloat16, has_gpu
-from trtspec.errors import ConfigError
+from builders.choices import choose_backend, choose_dtype, choose_runner, has_gpu, native_bfloat16
+from trtspec.errors import ConfigError, MissingDependency
 
 
 @pytest.mark.parametrize(
@@ -30,23 +30,46 @@ def test_tensorrt_llm_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "stored", "flag", "expected"),
+    ("asked", "openvino", "gpu", "expected"),
     [
-        ("auto", "BF16", "amx_bf16", "bfloat16"),
-        ("auto", "Q4_1", "avx512_bf16", "bfloat16"),
-        ("auto", "F16", None, "float32"),
-        ("auto", "F32", "amx_bf16", "float32"),
-        ("bfloat16", "F32", None, "bfloat16"),
-        ("float32", "BF16", "amx_bf16", "float32"),
+        ("auto", True, False, "openvino"),
+        ("auto", True, True, "eager"),
+        ("auto", False, False, "eager"),
+        ("eager", True, False, "eager"),
+        ("openvino", True, True, "openvino"),
     ],
 )
-def test_dtype(asked: str, stored: str, flag: str | None, expected: str) -> None:
-    assert choose_dtype(asked, stored, flag).value == expected
+def test_runner(asked: str, openvino: bool, gpu: bool, expected: str) -> None:
+    assert choose_runner(asked, openvino=openvino, gpu=gpu).value == expected
+
+
+def test_a_runner_that_is_not_installed_is_refused() -> None:
+    with pytest.raises(MissingDependency, match="--runner openvino needs the package openvino; pip install"):
+        choose_runner("openvino", openvino=False, gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "runner", "native", "expected"),
+    [
+        ("auto", "BF16", "eager", "amx_bf16", "bfloat16"),
+        ("auto", "Q4_1", "eager", "avx512_bf16", "bfloat16"),
+        ("auto", "F16", "eager", None, "float32"),
+        ("auto", "F16", "openvino", None, "bfloat16"),
+        ("auto", "F32", "openvino", "amx_bf16", "float32"),
+        ("bfloat16", "F32", "eager", None, "bfloat16"),
+        ("float32", "BF16", "openvino", "amx_bf16", "float32"),
+    ],
+)
+def test_dtype(asked: str, stored: str, runner: str, native: str | None, expected: str) -> None:
+    assert choose_dtype(asked, stored, runner, native).value == expected
 
 
 def test_dtype_names_its_reason() -> None:
-    assert choose_dtype("auto", "BF16", None).why == "this CPU has no bfloat16 instructions"
-    assert choose_dtype("auto", "Q8_0", "amx_bf16").why == "the checkpoint is Q8_0 and this CPU has amx_bf16"
+    assert choose_dtype("auto", "BF16", "eager", None).why.startswith("this CPU has no bfloat16 instructions")
+    assert (
+        choose_dtype("auto", "Q8_0", "eager", "amx_bf16").why == "the checkpoint is Q8_0 and this machine has amx_bf16"
+    )
+    assert choose_dtype("auto", "Q8_0", "openvino", None).why.startswith("the checkpoint is Q8_0, and OpenVINO widens")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +82,7 @@ def test_dtype_names_its_reason() -> None:
     ],
 )
 def test_cpu_flag(flags: set[str], expected: str | None) -> None:
-    assert cpu_bfloat16(flags) == expected
+    assert native_bfloat16(flags, gpu=False) == expected
 
 
 def test_gpu_is_what_the_driver_lists(tmp_path: Path) -> None:

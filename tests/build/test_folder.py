@@ -18,6 +18,7 @@ def tiny_manifest(directory: Path) -> Manifest:
     return Manifest(
         model="m",
         backend="embedded",
+        runner="eager",
         architecture="LlamaForCausalLM",
         dtype="float32",
         quantization="none",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,22 @@ def test_sampling_config_is_completed_as_transformers_does() -> None:
     assert bare.sampling == SamplingParams(temperature=1.0, top_k=50, top_p=1.0, min_p=0.0)
     asked = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
     full = generation_defaults({"do_sample": True, **asked}, frozenset(), None)
-    assert asdict(full.sampling) == asked
+    assert full.sampling == SamplingParams(**asked)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_penalty_and_least_length_act_in_greedy_decoding_too(sampled: bool) -> None:
+    config = {"do_sample": sampled, "temperature": 0.5, "repetition_penalty": 1.1, "min_new_tokens": 3}
+    defaults = generation_defaults(config, frozenset(), None)
+    assert (defaults.sampling.repetition_penalty, defaults.sampling.min_tokens) == (1.1, 3)
+    assert defaults.sampling.temperature == (0.5 if sampled else 0.0)
+    assert defaults.source.endswith(" min_new_tokens 3 is applied as min_tokens.")
 
 
 def test_settings_that_are_not_applied_are_named() -> None:
-    config = {"do_sample": True, "repetition_penalty": 1.1, "num_beams": 1}
-    assert generation_defaults(config, frozenset(), None).source.endswith("Not applied: repetition_penalty 1.1.")
+    config = {"do_sample": True, "no_repeat_ngram_size": 2, "num_beams": 1, "bad_words_ids": [[7]]}
+    source = generation_defaults(config, frozenset(), None).source
+    assert source.endswith("Not applied: bad_words_ids [[7]], no_repeat_ngram_size 2.")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +71,10 @@ def test_settings_that_are_not_applied_are_named() -> None:
         ("top_p", 1.01, "a number above 0 and at most 1"),
         ("min_p", 1.0, "a number, 0 or more and below 1"),
         ("min_p", -0.1, "a number, 0 or more and below 1"),
+        ("repetition_penalty", 0, "a number, 0.01 to 100"),
+        ("repetition_penalty", float("inf"), "a number, 0.01 to 100"),
+        ("min_new_tokens", -1, "a whole number, 0 to 2147483647"),
+        ("min_new_tokens", 1.5, "a whole number, 0 to 2147483647"),
     ],
 )
 def test_value_that_a_server_would_refuse_is_refused(key: str, value: object, allowed: str) -> None:
@@ -78,7 +91,14 @@ def test_bounds_are_allowed(key: str, value: object) -> None:
 
 def test_a_server_reads_what_is_written(tmp_path: Path) -> None:
     config = {"do_sample": True, "temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.125}
+    config |= {"repetition_penalty": 1.25, "min_new_tokens": 4}
     defaults = generation_defaults(config, frozenset({1}), 0)
     write(defaults, tmp_path)
     assert read(tmp_path) == defaults
     assert json.loads((tmp_path / NAME).read_text())["eos_token_ids"] == [0, 1]
+
+
+def test_a_folder_of_an_older_build_is_read(tmp_path: Path) -> None:
+    old = {"temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.125}
+    (tmp_path / NAME).write_text(json.dumps({"eos_token_ids": [1], "sampling": old, "source": "x"}))
+    assert read(tmp_path).sampling == SamplingParams(**old)

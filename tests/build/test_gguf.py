@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from builders import demo_model
 from builders.checkpoint import expected_shapes, open_checkpoint
-from tests.checkpoint_files import HIDDEN, VOCABULARY, write_gguf
+from tests.checkpoint_files import HIDDEN, VOCABULARY, gguf_of, write_gguf
+from tests.models import tiny_model
 from trtspec.errors import CheckpointError
 
 
@@ -34,6 +38,36 @@ def test_adjacent_rotary_rows_are_split_into_halves(tmp_path: Path) -> None:
     assert (values[:, 0] / HIDDEN).int().tolist() == list(range(32))
 
 
+@pytest.mark.parametrize(
+    ("model", "architecture", "options"),
+    [
+        ("LlamaForCausalLM", gguf.MODEL_ARCH.LLAMA, {"tie": False}),
+        ("MistralForCausalLM", gguf.MODEL_ARCH.LLAMA, {"sliding_window": None, "head_dim": 24}),
+        ("Qwen2ForCausalLM", gguf.MODEL_ARCH.QWEN2, {"rope_theta": 1e6}),
+        # the reader of transformers knows only this width of Qwen3's heads
+        ("Qwen3ForCausalLM", gguf.MODEL_ARCH.QWEN3, {"head_dim": 128, "layers": 1}),
+    ],
+)
+def test_file_says_what_the_folder_says(
+    tmp_path: Path, model: str, architecture: gguf.MODEL_ARCH, options: dict[str, Any]
+) -> None:
+    folder = tiny_model(tmp_path / "model", model, spread=0.5, **options)
+    path = gguf_of(folder, tmp_path / "a.gguf", architecture)
+    original, checkpoint = open_checkpoint(folder), open_checkpoint(path)
+    shapes = expected_shapes(original.config)
+    assert replace(checkpoint.config, rms_norm_eps=original.config.rms_norm_eps) == original.config  # float32 there
+    assert [name for name in shapes if not torch.equal(checkpoint.read(name), original.read(name))] == []
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32).state_dict()
+    assert [name for name in shapes if not torch.equal(checkpoint.read(name), reference[name])] == []
+    text = "the thin man's café"
+    assert checkpoint.tokenizer().encode(text) == original.tokenizer().encode(text)
+
+
+def test_window_of_attention_is_read(tmp_path: Path) -> None:
+    assert open_checkpoint(write_gguf(tmp_path / "a.gguf", window=32)).attention_window == 32
+    assert open_checkpoint(write_gguf(tmp_path / "b.gguf")).attention_window is None
+
+
 def test_output_tensor_unties_the_head(tmp_path: Path) -> None:
     head = np.ones((VOCABULARY, HIDDEN), np.float32)
     checkpoint = open_checkpoint(write_gguf(tmp_path / "a.gguf", extra={"output.weight": head}))
@@ -44,12 +78,19 @@ def test_output_tensor_unties_the_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"architecture": "qwen2"}, "GGUF architecture is 'qwen2'; supported is 'llama'"),
+        ({"architecture": "gemma2"}, "GGUF architecture is 'gemma2'; supported is one of llama, qwen2, qwen3"),
+        ({"architecture": "qwen3moe"}, "GGUF architecture is 'qwen3moe'; supported"),
+        ({"architecture": "qwen2"}, "tensor model.layers.0.self_attn.q_proj.bias is missing, one of 3"),
+        ({"architecture": "qwen3"}, "tensor model.layers.0.self_attn.q_norm.weight is missing, one of 2"),
+        ({"window": 0}, "llama.attention.sliding_window is 0; it must be a whole number"),
         ({"rope_scaling": "yarn"}, "rope scaling is 'yarn'; supported in GGUF files is 'none'"),
         ({"rotated": 8}, "8 of 16 dimensions are rotated"),
         ({"experts": 8}, "8 experts"),
         ({"extra": {"rope_freqs.weight": np.ones(8, np.float32)}}, "rope_freqs.weight scales the rotary frequencies"),
-        ({"extra": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "blk.0.attn_q.bias has no place"),
+        (
+            {"extra": {"blk.0.attn_q.bias": np.ones(64, np.float32)}},
+            "layers.0.self_attn.q_proj.bias has no place in LlamaForCausalLM",
+        ),
         ({"extra": {"output_norm.weight": np.ones(32, np.float32)}}, r"shape [32] and the config says [64]"),
         ({"extra": {"blk.0.ffn_up.weight": np.ones((96, 64), np.int8)}}, "ffn_up.weight is stored as I8"),
     ],
@@ -133,8 +174,6 @@ def quick_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(300)  # the reference reader takes a minute on a busy machine
 @pytest.mark.usefixtures("quick_reading")
 def test_demo_weights_equal_those_of_transformers() -> None:
-    from transformers import AutoModelForCausalLM
-
     path = demo_model.fetch()
     checkpoint = open_checkpoint(path)
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)

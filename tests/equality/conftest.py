@@ -84,9 +84,14 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tiny_llama(
         root / "model", tie=not untied, rope_scaling=scaling if untied else None, kv_heads=1 if untied else 2, seed=4
     )
+    return random_subject(root, folder)
+
+
+def random_subject(root: Path, folder: Path, *options: str) -> Subject:
+    """A random model for the reference runner, with prompts of random tokens; the fourth repeats itself."""
     directory = root / "engine"
     argv = ["--method", "ngram", "--dtype", "float32", "--target", str(folder), "--output", str(directory)]
-    assert main(argv) == 0
+    assert main([*argv, "--runner", "eager", *options]) == 0
     values = torch.Generator().manual_seed(11)
     lengths = [1, 2, 3, 8, 15, 16, 17, 31, 33, 64, 65, 100, 5, 7, 40, 90]
     prompts = [tuple(torch.randint(3, 260, (length,), generator=values).tolist()) for length in lengths]

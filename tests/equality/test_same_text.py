@@ -43,12 +43,12 @@ def requests(subject: Subject, depth: int, tokens: int = TOKENS, **changes: obje
     ]
 
 
-async def check_against_transformers(subject: Subject, schedule: Schedule) -> None:
-    """Sixteen prompts, without and with speculation."""
-    expected = subject.references(TOKENS)
+async def check_against_transformers(subject: Subject, schedule: Schedule, tokens: int = TOKENS) -> None:
+    """All prompts, without and with speculation."""
+    expected = subject.references(tokens)
     for speculative, depth in ((WITHOUT_SPECULATION, 0), (None, DEPTH)):
         async with opened(subject, speculative) as executor:
-            results = await schedule(executor, requests(subject, depth))
+            results = await schedule(executor, requests(subject, depth, tokens))
         assert [result.ids for result in results] == expected
         accepted = sum(result.stats.accepted for result in results)
         assert (accepted > 0) == (depth > 0), "speculation did not engage as asked"

@@ -28,6 +28,7 @@ def _manifest(directory: Path) -> Manifest:
     return Manifest(
         model="m",
         backend="embedded",
+        runner="eager",
         architecture="LlamaForCausalLM",
         dtype="float32",
         quantization="none",
@@ -71,7 +72,7 @@ def test_identity_is_of_what_decides_tokens(engine: Path) -> None:
         (lambda document: document.update(artifacts=[]), "is damaged"),
         (lambda document: document.update(artifacts={"weights": {"bytes": 5}}), "is damaged"),
         (lambda document: document.update(speculative={"method": "x"}), "is damaged"),
-        (lambda document: document.update(format=99), "format 99 is not 1"),
+        (lambda document: document.update(format=99), "format 99 is not 2"),
         (lambda document: document.update(dtype="bfloat16"), "was changed by hand"),
         (lambda document: document.update(max_context_tokens=128), "was changed by hand"),
     ],

@@ -27,7 +27,8 @@ def from_options(kind: type[T], options: argparse.Namespace, **more: Any) -> T:
 def _argument(item: Field[Any], hint: type) -> dict[str, Any]:
     assert item.default is not MISSING, f"{item.name} needs a default to be a flag"
     if hint is bool:
-        return {"action": "store_true", "default": item.default, "help": item.metadata["help"]}
+        action = argparse.BooleanOptionalAction if item.default else "store_true"
+        return {"action": action, "default": item.default, "help": item.metadata["help"]}
     return {
         "type": hint,
         "default": item.default,

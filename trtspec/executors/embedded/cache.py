@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from trtspec.decoding.kv_cache import SlotCopy
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.layout import PassLayout
-from trtspec.executors.embedded.llama_config import LlamaConfig
 
 
-def slot_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
+def slot_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
     """Memory of one position: key and value of every layer."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
@@ -22,7 +22,7 @@ def slot_bytes(config: LlamaConfig, dtype: torch.dtype) -> int:
 class CachePool:
     """The tensors behind the block tables, one pair a layer."""
 
-    def __init__(self, config: LlamaConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: DecoderConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (config.num_layers, slots, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # zeros, not empty: a masked NaN would still spread
         self.values = torch.zeros(shape, dtype=dtype, device=device)

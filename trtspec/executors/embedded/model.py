@@ -1,4 +1,4 @@
-"""A Llama-family decoder over the flat tokens of a whole batch. Attention is an argument: it owns the cache."""
+"""The decoder over the flat tokens of a whole batch. Attention is an argument: it owns the cache."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from trtspec.executors.embedded.llama_config import LlamaConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.rope import RotaryTable, Rotation, rotate
-from trtspec.executors.embedded.weights import LayerWeights, LlamaWeights
+from trtspec.executors.embedded.weights import DecoderWeights, LayerWeights
 
 FEW_ROWS = range(2, 65)
 """Rows of a batch or of a draft, for which `product` turns the multiplication around."""
@@ -24,10 +24,13 @@ class Attention(Protocol):
         ...
 
 
-class Llama:
-    """Pre-norm decoder: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023)."""
+class Decoder:
+    """Pre-norm decoder: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
 
-    def __init__(self, config: LlamaConfig, weights: LlamaWeights, positions: int) -> None:
+    Biases of the attention's inputs (Qwen2) and norms of its heads (Qwen3) are there where the weights hold them.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int) -> None:
         self.config = config
         self.weights = weights
         self._rotary = RotaryTable(config, positions, weights.norm.dtype, weights.norm.device)
@@ -45,28 +48,33 @@ class Llama:
         """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
         return product(hidden, self.weights.head[:vocabulary_size])
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """RMSNorm over the last dimension; a norm that the model lacks changes nothing."""
+        return x if weight is None else rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
-    def _attend(self, index: int, layer: LayerWeights, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+    def _attend(
+        self, index: int, layer: LayerWeights[Tensor], x: Tensor, rotation: Rotation, attention: Attention
+    ) -> Tensor:
         config = self.config
-        heads = product(x, layer.qkv).view(x.shape[0], -1, config.head_dim)
+        heads = product(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
         query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         mixed = attention(index, rotate(query, rotation), rotate(key, rotation), value)
         return product(mixed.flatten(1), layer.output)
 
 
-def _feed_forward(layer: LayerWeights, x: Tensor) -> Tensor:
+def _feed_forward(layer: LayerWeights[Tensor], x: Tensor) -> Tensor:
     gate, up = product(x, layer.gate_up).chunk(2, dim=-1)
     return product(silu(gate) * up, layer.down)
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x times the transposed weight, [T, in], [out, in] -> [T, out].
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x times the transposed weight, plus the bias: [T, in], [out, in], [out] -> [T, out].
 
     For few float32 rows on a CPU the weight goes first: the library then splits the work by weight rows and not by
     the few rows of x. With two threads of a Zen 3 processor nine rows took 74 ms instead of 124.
     """
     if x.dtype is torch.float32 and x.device.type == "cpu" and x.shape[0] in FEW_ROWS:
-        return (weight @ x.t()).t().contiguous()
-    return linear(x, weight)
+        turned = weight @ x.t() if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.t())
+        return turned.t().contiguous()
+    return linear(x, weight, bias)

@@ -14,11 +14,9 @@ from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.proposer import PROPOSERS, Needs
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.executors.embedded.cache import CachePool, slot_bytes
-from trtspec.executors.embedded.llama_config import NAME as CONFIG_NAME
-from trtspec.executors.embedded.llama_config import LlamaConfig
-from trtspec.executors.embedded.model import Llama
-from trtspec.executors.embedded.runner import EagerRunner
+from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
+from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.runners import Shape, runner_kind
 from trtspec.executors.embedded.weights import load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
@@ -32,29 +30,45 @@ _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8)
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
-    torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    threads = options.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
     if manifest.dtype not in _DTYPES:
         raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(_DTYPES)}")
     dtype = _DTYPES[manifest.dtype]
-    device = torch.device("cpu")
-    config = LlamaConfig.from_json(directory / CONFIG_NAME)
+    kind = runner_kind(manifest.runner)
+    config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
     proposer = PROPOSERS[speculative.method](speculative)
-    limits = _limits(manifest, options, speculative, proposer.needs, slot_bytes(config, dtype))
-    model = Llama(config, load_weights(directory, config, device), limits.max_context_tokens)
-    pool = CachePool(config, limits.kv_cache_tokens, dtype, device)
-    runner = EagerRunner(model, pool, options.kv_block_tokens, limits.vocabulary_size)
-    kv_cache = KVCache(limits.kv_cache_tokens // options.kv_block_tokens, options.kv_block_tokens)
+    block_tokens = kind.block_tokens(options.kv_block_tokens)
+    position_bytes = kind.slot_bytes(config, dtype)
+    limits = _limits(manifest, options, speculative, proposer.needs, block_tokens, position_bytes)
+    blocks = limits.kv_cache_tokens // block_tokens
+    shape = Shape(
+        config=config,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        positions=limits.max_context_tokens,
+        vocabulary_size=limits.vocabulary_size,
+        block_tokens=block_tokens,
+        blocks=blocks,
+        threads=threads,
+    )
+    runner = kind.create(shape, load_weights(directory, config))
+    kv_cache = KVCache(blocks, block_tokens, prefix_sharing=options.prefix_sharing)
     engine = Engine(runner, proposer, kv_cache, limits)
     _warm_up(directory, engine, limits)
     return OpenedEngine(engine, _info(manifest, speculative, limits))
 
 
 def _limits(
-    manifest: Manifest, options: EngineOptions, speculative: SpeculativeConfig, needs: Needs, position_bytes: int
+    manifest: Manifest,
+    options: EngineOptions,
+    speculative: SpeculativeConfig,
+    needs: Needs,
+    block: int,
+    position_bytes: int,
 ) -> Limits:
     """A pool no larger than all sequences at full length can use, in whole blocks."""
-    block = options.kv_block_tokens
     useful = options.max_batch_size * (manifest.max_context_tokens + needs.max_nodes)
     blocks = min(options.kv_cache_mib * 2**20 // position_bytes, useful + block - 1) // block
     if blocks < 1:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trtspec.executors.embedded.llama_config import Llama3RopeScaling, LlamaConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig, Llama3RopeScaling
 
 
 class Rotation(NamedTuple):
@@ -21,7 +21,7 @@ class Rotation(NamedTuple):
 class RotaryTable:
     """All rotations of a model, computed once in float32."""
 
-    def __init__(self, config: LlamaConfig, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: DecoderConfig, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), _frequencies(config))
         angles = torch.cat([angles, angles], dim=1).unsqueeze(1)
         self._cos = angles.cos().to(device, dtype)
@@ -38,7 +38,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return x * rotation.cos + torch.cat([-second, first], dim=-1) * rotation.sin
 
 
-def _frequencies(config: LlamaConfig) -> Tensor:
+def _frequencies(config: DecoderConfig) -> Tensor:
     steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     frequencies = 1.0 / config.rope_theta**steps
     return _stretch(frequencies, config.rope_scaling) if config.rope_scaling else frequencies

@@ -8,13 +8,13 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import StepPlan, TargetOutput
 from trtspec.executors.embedded.cache import CachePool, PagedAttention
 from trtspec.executors.embedded.layout import lay_out
-from trtspec.executors.embedded.model import Llama
+from trtspec.executors.embedded.model import Decoder
 
 
 class EagerRunner:
     """Implements `Runner` over a decoder and its cache."""
 
-    def __init__(self, model: Llama, pool: CachePool, block_tokens: int, vocabulary_size: int) -> None:
+    def __init__(self, model: Decoder, pool: CachePool, block_tokens: int, vocabulary_size: int) -> None:
         self._model = model
         self._pool = pool
         self._block_tokens = block_tokens

@@ -1,4 +1,4 @@
-"""The shape of a Llama-family decoder, and `config.json` of an engine folder, which holds exactly it.
+"""The shape of a decoder, and `config.json` of an engine folder, which holds exactly it.
 
 Knows nothing of checkpoints: `builders` translates their many spellings into this one.
 """
@@ -26,8 +26,11 @@ class Llama3RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """RMSNorm, rotary half-split attention with grouped keys, SwiGLU, no biases."""
+class DecoderConfig:
+    """RMSNorm, rotary half-split attention with grouped keys, SwiGLU; biases only where `qkv_bias` says so.
+
+    One set of fields for Llama, Mistral, Qwen2 and Qwen3: what differs between them is a value, not a class.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -42,9 +45,13 @@ class LlamaConfig:
     """Rows of the embedding, padding included."""
     max_position_embeddings: int
     tie_word_embeddings: bool
+    qkv_bias: bool
+    """Query, key and value products have a bias (Qwen2)."""
+    qk_norm: bool
+    """Each query and key head passes an RMSNorm before its rotation (Qwen3)."""
 
     @classmethod
-    def from_json(cls, path: Path) -> LlamaConfig:
+    def from_json(cls, path: Path) -> DecoderConfig:
         """Read the file of an engine folder; a key too many or too few is a damaged engine."""
         try:
             return cls.from_dict(json.loads(path.read_text()))
@@ -52,7 +59,7 @@ class LlamaConfig:
             raise EngineFolderError(f"{path} is damaged ({error}); build the engine again") from error
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> LlamaConfig:
+    def from_dict(cls, value: dict[str, Any]) -> DecoderConfig:
         known = {item.name for item in fields(cls)}
         if set(value) != known:
             raise ValueError(f"its keys differ from the known ones in {', '.join(sorted(set(value) ^ known))}")

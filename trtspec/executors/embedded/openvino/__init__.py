@@ -1,0 +1,1 @@
+"""The compiled runner for CPUs: the decoder as an OpenVINO graph over a paged cache."""
