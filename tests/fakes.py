@@ -37,13 +37,15 @@ from trtspec.types import (
     SamplingParams,
     Started,
     StepOutput,
+    TokenLogprob,
+    TokenLogprobs,
 )
 
 EOS = 0
 """<|endoftext|> of the tiny tokenizer."""
 LIMITS = Limits(
     max_context_tokens=128,
-    max_batch_size=2,
+    max_batch_size=4,
     max_draft_tokens=8,
     max_tree_nodes=8,
     max_pass_tokens=64,
@@ -73,11 +75,23 @@ Script = Sequence[Pass | Hold | RequestError]
 
 
 class FakeExecutor:
-    """Plays the same script to every request, with the cuts that a real engine makes."""
+    """Plays the same script to every request, with the cuts that a real engine makes.
 
-    def __init__(self, script: Script = (), *, method: Method = Method.NGRAM, merge: bool = False) -> None:
+    Output i of a request plays the i-th of `script` and `others`, in turn with the rest; a `Hold` holds them all.
+    """
+
+    def __init__(
+        self,
+        script: Script = (),
+        *others: Script,
+        method: Method = Method.NGRAM,
+        merge: bool = False,
+        cached_tokens: int | None = None,
+    ) -> None:
         self.script = tuple(script)
+        self.others = others
         self.merge = merge
+        self.cached_tokens = cached_tokens
         self.requests: list[Request] = []
         self.closed: list[str] = []
         self.asked = asyncio.Event()
@@ -94,6 +108,7 @@ class FakeExecutor:
             engine_id="e" * 64,
             engine_facts="{}",
             backend="embedded",
+            runner="eager",
             method=method,
             architecture="LlamaForCausalLM",
             dtype="float32",
@@ -157,21 +172,25 @@ class Events:
     async def _play(self) -> AsyncGenerator[RequestEvent, None]:
         if not await self._wait(self._executor.queue_open):
             raise DeadlineExceeded("the time was over in the queue")
-        yield Started(self._request.request_id)
-        for step in self._merged() if self._executor.merge else self._steps():
-            if isinstance(step, RequestError):
-                raise step
-            if isinstance(step, Hold):
-                if not await self._wait(step.event):
-                    yield StepOutput(self._request.request_id, 0, (), (), Finish(FinishReason.DEADLINE))
+        yield Started(self._request.request_id, self._executor.cached_tokens)
+        play = self._merged if self._executor.merge else self._steps
+        live = {index: play(index) for index in range(self._request.n)}
+        while live:
+            for index, steps in list(live.items()):
+                step = next(steps)
+                if isinstance(step, RequestError):
+                    raise step
+                if isinstance(step, StepOutput):
+                    yield step
+                    if step.finish:
+                        del live[index]
+                elif not await self._wait(step.event):
+                    for late in live:
+                        yield StepOutput(self._request.request_id, late, (), (), Finish(FinishReason.DEADLINE))
                     return
-                continue
-            yield step
-            if step.finish:
-                return
 
-    def _merged(self) -> Iterator[StepOutput]:
-        steps = [step for step in self._steps() if isinstance(step, StepOutput)]
+    def _merged(self, output_index: int) -> Iterator[StepOutput]:
+        steps = [step for step in self._steps(output_index) if isinstance(step, StepOutput)]
         yield reduce(StepOutput.merge, steps)
 
     async def _wait(self, event: asyncio.Event) -> bool:
@@ -187,9 +206,9 @@ class Events:
             raise EngineLost("the engine was closed")
         return bool(done)
 
-    def _steps(self) -> Iterator[StepOutput | Hold | RequestError]:
+    def _steps(self, output_index: int) -> Iterator[StepOutput | Hold | RequestError]:
         count = 0
-        passes = self._passes()
+        passes = self._passes(output_index)
         for index, item in enumerate(passes):
             if not isinstance(item, Pass):
                 yield item
@@ -204,15 +223,28 @@ class Events:
             count += record.emitted
             if not finish and index == len(passes) - 1:
                 finish = Finish(FinishReason.LENGTH)
-            yield StepOutput(self._request.request_id, 0, item.ids[: record.emitted], (record,), finish)
+            ids, first = item.ids[: record.emitted], output_index == count - record.emitted == 0
+            logprobs = self._logprobs(ids, self._request.logprobs)
+            prompt = self._prompt_logprobs() if first else ()
+            yield StepOutput(self._request.request_id, output_index, ids, (record,), finish, logprobs, prompt)
             if finish:
                 return
 
-    def _passes(self) -> list[Pass | Hold | RequestError]:
+    def _logprobs(self, ids: Sequence[int], best: int | None) -> tuple[TokenLogprobs, ...]:
+        return () if best is None else tuple(logprobs_of(id_, best) for id_ in ids)
+
+    def _prompt_logprobs(self) -> tuple[TokenLogprobs, ...]:
+        unpredicted, *others = self._request.prompt
+        if (best := self._request.prompt_logprobs) is None:
+            return ()
+        return (TokenLogprobs(TokenLogprob(unpredicted, None, None)), *self._logprobs(others, best))
+
+    def _passes(self, output_index: int) -> list[Pass | Hold | RequestError]:
+        script = (self._executor.script, *self._executor.others)[output_index]
         if self._request.max_draft_tokens:
-            return list(self._executor.script)
+            return list(script)
         plain: list[Pass | Hold | RequestError] = []
-        for item in self._executor.script:
+        for item in script:
             if isinstance(item, Pass):
                 plain += [Pass((id_,), prefill=item.prefill) for id_ in item.ids]
             else:
@@ -225,6 +257,12 @@ class Events:
         if id_ in self._request.stop_ids:
             return Finish(FinishReason.STOP, id_)
         return Finish(FinishReason.LENGTH) if count == self._request.max_tokens else None
+
+
+def logprobs_of(id_: int, best: int) -> TokenLogprobs:
+    """What the fake tells of a token: it is the second best, and its log-probability tells it from others."""
+    top = tuple(TokenLogprob(rank, -rank / 8, rank) for rank in range(1, best + 1))
+    return TokenLogprobs(TokenLogprob(id_, -id_ / 64, 2), top)
 
 
 def ids_of(text: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ async def test_generate_json_tells_every_event_and_then_a_summary(server: LiveSe
     answer = await client.complete("the answer", temperature=0, max_tokens=80, ignore_eos=True, speculation="off")
     assert [id_ for chunk in chunks for id_ in chunk["token_ids"]] == list(answer.token_ids)
     assert "".join(chunk["text"] for chunk in chunks) == summary["text"] == answer.text
-    assert finished["reason"] == summary["finish_reason"] == "length"
+    assert finished["outputs"][0]["reason"] == summary["finish_reason"] == "length"
     assert finished["completion_tokens"] == summary["completion_tokens"] == 80
     passes = [record for chunk in chunks for record in chunk["passes"]]
     assert summary["speculation"]["decode_passes"] == len(passes) - 1 == finished["stats"]["decode_passes"]

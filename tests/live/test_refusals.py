@@ -97,9 +97,8 @@ async def test_an_unknown_model_is_not_found_and_the_served_one_is(client: Clien
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        pytest.param({"n": 2}, "n", id="two outputs"),
-        pytest.param({"logprobs": {"logprobs": 3}}, "logprobs.logprobs", id="logprobs"),
-        pytest.param({"guided_decoding": {"regex": "a+"}}, "guided_decoding", id="grammar"),
+        pytest.param({"guided_decoding": {"regex": "a+"}}, "guided_decoding", id="expression"),
+        pytest.param({"guided_decoding": {"choice": {"options": ["a", "b"]}}}, "guided_decoding", id="choice"),
     ],
 )
 async def test_a_feature_that_is_not_there_is_unimplemented_with_its_reason(

@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.fakes import FakeExecutor, engine_folder, script_of, serving
+from tests.fakes import FakeExecutor, engine_folder, ids_of, script_of, serving
 from tests.models import tiny_tokenizer
 from trtspec import cache
 from trtspec.cli import info, serve
@@ -29,6 +29,7 @@ from trtspec.client import Chunk, Pass, RequestFailed
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineLost
 from trtspec.service.options import ServeOptions
+from trtspec.types import SamplingParams
 
 
 async def command(*arguments: str) -> int:
@@ -119,6 +120,20 @@ def test_control_characters_reach_a_pipe_and_no_terminal(no_color: str, monkeypa
         assert ("\x1b]0" in file.getvalue()) is kept
 
 
+def test_each_output_is_coloured_from_its_own_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "")
+    file = Terminal()
+    printer = StreamPrinter(file, several=True)
+    for chunk in (token("a", run_of(2, 3)), replace(token("x"), output_index=1), token("b"), token("c")):
+        printer.print(chunk)
+    assert "b" in file.getvalue() and "x" not in file.getvalue()
+    printer.end()
+    lines = file.getvalue().splitlines()
+    assert "output 0:" in lines[0] and "output 1:" in lines[3]
+    assert "\x1b[36mb" in lines[1] and lines[4] == "x"
+
+
 def test_bars_show_each_position() -> None:
     assert bars((1.0, 0.5, 0.0)) == "█ 100%  ▅ 50%  ▁ 0%"
     assert bars(()) == "-"
@@ -158,6 +173,60 @@ async def test_compare_runs_both_sides_by_turns_with_one_seed(capsys: pytest.Cap
     assert "tokens per pass" in out and "3.50" in out and "the texts are equal" in out
 
 
+async def test_each_of_several_outputs_stands_under_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor(script_of("abc", 2), script_of("v.wxyz", 5), script_of("st", 1), cached_tokens=2)
+    flags = ["--n", "3", "--stop", "."]
+    async with serving(executor) as server:
+        assert await command("generate", "--server", server.address, *flags, "hello") == 0
+        out, err = capsys.readouterr()
+        assert await command("generate", "--server", server.address, *flags, "--json", "hello") == 0
+    assert out == "output 0:\nabc\n\noutput 1:\nv\n\noutput 2:\nst\n"
+    assert "finish reason of output 0  length" in err and "finish reason of output 1  stop '.'" in err
+    assert " in (2 from the cache), 7 out" in err
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [output["text"] for output in summary["outputs"]] == ["abc", "v", "st"]
+    assert [output["finish_reason"] for output in summary["outputs"]] == ["length", "stop", "length"]
+
+
+@pytest.mark.parametrize("n", ["1", "2"])
+async def test_log_probabilities_are_a_table_after_the_text(n: str, capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor(script_of("a\x1b", 1), script_of("[b]", 2))
+    flags = ["--logprobs", "2", "--prompt-logprobs", "0", "--n", n, "--raw"]
+    async with serving(executor) as server:
+        assert await command("generate", "--server", server.address, *flags, "hi") == 0
+    text, _, tables = capsys.readouterr().out.partition("\nprompt:")
+    assert text.endswith("[b]\n" if n == "2" else "a\x1b\n")
+    lines = [line.split() for line in tables.splitlines()]
+    h, i = ids_of("hi")
+    assert [str(h), "-", "-"] in lines and [str(i), f"{-i / 64:.3f}", "2"] in lines
+    (a, escape), brackets = ids_of("a\x1b"), ids_of("[b]")
+    best = ["1:", "-0.125", "2:", "-0.250"]
+    assert [str(a), "'a'", f"{-a / 64:.3f}", "2", *best] in lines
+    assert [str(escape), r"'\x1b'", f"{-escape / 64:.3f}", "2", *best] in lines
+    shown = [str(brackets[0]), "'['", f"{-brackets[0] / 64:.3f}", "2", *best] in lines
+    assert shown is (["output", "1:"] in lines) is (n == "2")
+
+
+async def test_sampling_flags_reach_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor(script_of("ab", 1))
+    flags = [
+        "--repetition-penalty",
+        "1.5",
+        "--presence-penalty",
+        "-1",
+        "--frequency-penalty",
+        "0.5",
+        "--min-tokens",
+        "2",
+    ]
+    flags += ["--logit-bias", "7=-1.5", "--logit-bias", "9=2", "--bad-word", "no", "--bad-word", "so"]
+    async with serving(executor) as server:
+        assert await command("generate", "--server", server.address, *flags, "hello") == 0
+    words = tuple(ids_of(text) for text in ("no", " no", "so", " so"))
+    expected = SamplingParams(0.0, 0, 1.0, 0.0, 1.5, -1.0, 0.5, ((7, -1.5), (9, 2.0)), words, 2)
+    assert executor.requests[0].sampling == expected
+
+
 def test_a_different_text_is_a_fault_in_float32_only() -> None:
     side = Side(10.0, 0.1, 1.0, 0.1)
     differing = Comparison(side, Side(30.0, 0.1, 4.0, 4 / 30), equal_text=False)
@@ -193,6 +262,10 @@ def test_only_silence_from_the_start_means_that_no_server_answers() -> None:
         (["--max-draft-tokens", str(-(2**31) - 1)], "argument --max-draft-tokens"),
         (["--system", "a\udcff"], "argument --system: is not UTF-8 from character 1 on"),
         (["--stop", "\udcff"], "argument --stop: is not UTF-8"),
+        (["--bad-word", "\udcff"], "argument --bad-word: is not UTF-8"),
+        (["--logit-bias", "7"], "argument --logit-bias: '7' is no ID=VALUE, such as 198=-5.0"),
+        (["--logit-bias", "7=x"], "argument --logit-bias: '7=x' is no ID=VALUE"),
+        (["--logit-bias", f"{2**31}=1"], "argument --logit-bias: 2147483648 is out of range"),
         (["\udcff"], "argument prompt: is not UTF-8 from character 0 on"),
     ],
 )
@@ -212,6 +285,9 @@ def test_a_value_that_cannot_be_sent_names_its_flag(
         (["--repeat", "2"], "--repeat counts the runs of --compare"),
         (["--compare", "--speculation", "on"], "--compare runs with speculation off and on"),
         (["--compare", "--speculation", "default"], "--compare runs with speculation off and on"),
+        (["--compare", "--n", "2"], "--compare measures one output and shows no tokens; leave --n out"),
+        (["--compare", "--prompt-logprobs", "0"], "shows no tokens; leave --prompt-logprobs out"),
+        (["--logit-bias", "7=1", "--logit-bias", "7=2"], "--logit-bias is given for token id 7 more than once"),
     ],
 )
 def test_flags_that_another_one_makes_useless_are_refused(
@@ -333,8 +409,8 @@ if len(sys.argv) > 2:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 place = pathlib.Path(sys.argv[1])
 place.write_text("begun")
-print("ready", file=sys.stderr, flush=True)
 try:
+    print("ready", file=sys.stderr, flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     place.unlink()

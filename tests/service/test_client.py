@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.fakes import FakeExecutor, Hold, Pass, ids_of, script_of, serving
-from trtspec.cli.generate import as_dict
+from tests.fakes import LIMITS, FakeExecutor, Hold, Pass, ids_of, logprobs_of, script_of, serving
+from trtspec.cli.json_lines import as_dict
 from trtspec.client import Accepted, Chunk, Client, Finished, Prompt, RequestFailed, convert
 from trtspec.errors import EngineLost
 from trtspec.service import servicer
@@ -50,9 +50,34 @@ async def test_complete_collects_text_and_ids() -> None:
         final = await client.complete("x", granularity="final")
         info = await client.model_info()
     assert answer.text == "hél" and answer.finished.stop_string == "lo"
-    assert final.text == "héllo" and final.token_ids == ids_of("héllo") == final.finished.token_ids
-    assert answer.finished.text is None and answer.finished.token_ids is None
+    assert final.text == "héllo" and final.token_ids == ids_of("héllo") == final.finished.outputs[0].token_ids
+    assert answer.finished.outputs[0].text is None and answer.finished.outputs[0].token_ids is None
+    assert answer.token_ids == ids_of("héllo")[: answer.finished.completion_tokens]
     assert info.model == "tiny"
+
+
+@pytest.mark.parametrize("granularity", ["step", "token", "final"])
+async def test_complete_collects_each_output_with_its_log_probabilities(granularity: str) -> None:
+    executor = FakeExecutor(script_of("abc", 2), script_of("stuvw", 4), script_of("xy", 1), cached_tokens=1)
+    async with serving(executor) as server, Client(server.address) as client:
+        answer = await client.complete("hi", n=3, logprobs=1, prompt_logprobs=0, granularity=granularity, stop="v")
+    assert [output.text for output in answer.outputs] == ["abc", "stu", "xy"]
+    assert [output.token_ids for output in answer.outputs] == [ids_of("abc"), ids_of("stuv"), ids_of("xy")]
+    for output in answer.outputs:
+        assert output.logprobs == tuple(logprobs_of(id_, 1) for id_ in output.token_ids or ())
+        assert output.completion_tokens == len(output.logprobs)
+    assert [output.reason for output in answer.outputs] == [FinishReason.LENGTH, FinishReason.STOP, FinishReason.LENGTH]
+    assert [output.stop_string for output in answer.outputs] == [None, "v", None]
+    assert answer.text == "abc" and answer.finished.reason is FinishReason.LENGTH
+    assert (answer.finished.completion_tokens, answer.finished.cached_prompt_tokens) == (9, 1)
+    assert [item.chosen.token_id for item in answer.finished.prompt_logprobs] == list(ids_of("hi"))
+    assert answer.finished.prompt_logprobs[0].chosen.logprob is None
+
+
+async def test_an_option_that_does_not_exist_is_an_error_of_the_program() -> None:
+    async with Client("127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="there is no option 'colour'; the options are temperature, "):
+            client.generate("hi", colour="red")  # type: ignore[call-arg]
 
 
 async def test_a_refusal_names_status_reason_and_field() -> None:
@@ -112,6 +137,28 @@ async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) 
     async with serving(FakeExecutor(script_of("ab", 1))) as server, Client(server.address) as client:
         await client.complete(
             "hi",
+            temperature=0.5,
+            top_k=3,
+            top_p=0.25,
+            min_p=0.125,
+            repetition_penalty=1.5,
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+            logit_bias={7: -1.5, 8: 2},
+            bad_words="no",
+            seed=1,
+            max_tokens=9,
+            min_tokens=2,
+            ignore_eos=True,
+            stop_token_ids=[5],
+            logprobs=0,
+            prompt_logprobs=2,
+            n=1,
+            speculation="on",
+            max_draft_tokens=2,
+            granularity="step",
+            request_id="r",
+            model="tiny",
             stop="b",
             include_stop_string=True,
             stats_level="detailed",
@@ -127,9 +174,35 @@ async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) 
     assert seen == [
         pb.GenerateRequest(
             text="hi",
-            sampling={},
-            stopping={"stop_strings": ["b"], "include_stop_string": True},
-            speculation={"mode": "SPECULATION_MODE_DEFAULT", "stats_level": "STATS_LEVEL_DETAILED"},
+            sampling={
+                "temperature": 0.5,
+                "top_k": 3,
+                "top_p": 0.25,
+                "min_p": 0.125,
+                "repetition_penalty": 1.5,
+                "presence_penalty": 0.5,
+                "frequency_penalty": -0.5,
+                "logit_bias": {7: -1.5, 8: 2},
+                "bad_words": ["no"],
+                "seed": 1,
+            },
+            stopping={
+                "max_tokens": 9,
+                "min_tokens": 2,
+                "ignore_eos": True,
+                "stop_token_ids": [5],
+                "stop_strings": ["b"],
+                "include_stop_string": True,
+            },
+            logprobs={"logprobs": 0, "prompt_logprobs": 2},
+            n=1,
+            speculation={
+                "mode": "SPECULATION_MODE_ON",
+                "max_draft_tokens": 2,
+                "stats_level": "STATS_LEVEL_DETAILED",
+            },
+            request_id="r",
+            model="tiny",
             stream_options={
                 "granularity": "STREAM_GRANULARITY_STEP",
                 "min_interval": {"seconds": 1},
@@ -149,6 +222,10 @@ async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) 
     ("prompt", "options", "field", "allowed"),
     [
         ("hi", {"seed": -1}, "sampling.seed", "0 to 18446744073709551615"),
+        ("hi", {"n": 2**31}, "n", "to 2147483647"),
+        ("hi", {"logprobs": "all"}, "logprobs.logprobs", "a whole number"),
+        ("hi", {"logit_bias": {"a": 1}}, "sampling.logit_bias", "a value of its type"),
+        ("hi", {"bad_words": [1]}, "sampling.bad_words", "a list, each a text that UTF-8 can hold"),
         ("hi", {"max_tokens": 2**31}, "stopping.max_tokens", "to 2147483647"),
         ("hi", {"temperature": "hot"}, "sampling.temperature", "a number"),
         ("hi", {"granularity": "word"}, "stream_options.granularity", "step or token or final"),
@@ -183,7 +260,7 @@ async def test_a_full_queue_tells_how_long_to_wait() -> None:
     executor = FakeExecutor([Pass(ids_of("a"), prefill=True), Hold(asyncio.Event()), Pass(ids_of("b"))])
     options = ServeOptions(port=0, max_queued_requests=0)
     async with serving(executor, options) as server, Client(server.address) as client:
-        live = [client.generate("hi") for _ in range(2)]
+        live = [client.generate("hi") for _ in range(LIMITS.max_batch_size)]
         for events in live:
             await anext(events)
         with pytest.raises(RequestFailed) as caught:

@@ -128,6 +128,38 @@ def test_the_stop_that_completes_first_wins_however_text_is_split(text: str, sto
     assert (sent + scanner.rest(), stop) == expected
 
 
+@given(
+    st.text("ab", max_size=20),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(0, 12),
+)
+def test_a_stop_string_that_completes_among_the_first_tokens_is_text(text: str, stops: list[str], least: int) -> None:
+    expected: tuple[str, str | None] = (text, None)
+    for end in range(least + 1, len(text) + 1):
+        if ending := [stop for stop in stops if text[:end].endswith(stop)]:
+            longest = max(ending, key=len)
+            expected = text[: end - len(longest)], longest
+            break
+    detokenizer = Detokenizer(decode, scanner=StopScanner(stops), min_tokens=least)
+    sent, stop = "", None
+    for id_ in ids_of(text):
+        found = detokenizer.push(id_)
+        sent += found.text
+        if stop := found.stop:
+            break
+    if stop is None:
+        sent += detokenizer.flush().text
+    assert (sent, stop) == expected
+
+
+@pytest.mark.parametrize(("least", "stop"), [(1, REPLACEMENT), (2, None)])
+def test_the_end_completes_no_stop_string_among_the_first_tokens(least: int, stop: str | None) -> None:
+    detokenizer = Detokenizer(decode, scanner=StopScanner([REPLACEMENT]), min_tokens=least)
+    assert [detokenizer.push(id_).text for id_ in ids_of("aé")[:-1]] == ["a", ""]
+    found = detokenizer.flush()
+    assert (found.text, found.stop) == ("" if stop else REPLACEMENT, stop)
+
+
 def test_an_included_stop_string_stays_and_what_follows_does_not() -> None:
     found = StopScanner(["stop"], include=True).push("do not stop here")
     assert (found.text, found.stop) == ("do not stop", "stop")

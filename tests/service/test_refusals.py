@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from tests.fakes import LIMITS, FakeExecutor, Hold, Pass, Serving, ids_of, script_of, serving
 from tests.models import tiny_tokenizer
 from trtspec.errors import InvalidField
+from trtspec.service import answer_size
 from trtspec.service.admission import MOST_TOKENIZE_CALLS
 from trtspec.service.options import ServeOptions
 from trtspec.service.text import ChatPrompt, Tokenizer
@@ -74,7 +75,25 @@ def details(error: grpc.aio.AioRpcError) -> dict[str, object]:
         ({"stopping": {"stop_strings": ["a", ""]}}, "stopping.stop_strings[1]", "a text of at least one character"),
         ({"stopping": {"stop_strings": ["a"] * 65}}, "stopping.stop_strings", "at most 64"),
         ({"stopping": {"stop_token_ids": [267]}}, "stopping.stop_token_ids[0]", "0 to 266"),
-        ({"n": 0}, "n", "1 or more"),
+        ({"n": 0}, "n", "1 to 4"),
+        ({"n": 5}, "n", "1 to 4"),
+        ({"sampling": {"repetition_penalty": 0}}, "sampling.repetition_penalty", "0.01 to 100"),
+        ({"sampling": {"repetition_penalty": math.inf}}, "sampling.repetition_penalty", "0.01 to 100"),
+        ({"sampling": {"presence_penalty": 2.1}}, "sampling.presence_penalty", "-2 to 2"),
+        ({"sampling": {"frequency_penalty": -2.1}}, "sampling.frequency_penalty", "-2 to 2"),
+        ({"sampling": {"frequency_penalty": math.nan}}, "sampling.frequency_penalty", "-2 to 2"),
+        ({"sampling": {"logit_bias": {267: 1}}}, "sampling.logit_bias", "token ids of 0 to 266"),
+        ({"sampling": {"logit_bias": {-1: 1}}}, "sampling.logit_bias", "token ids of 0 to 266"),
+        ({"sampling": {"logit_bias": {7: 100.5}}}, "sampling.logit_bias[7]", "-100 to 100"),
+        ({"sampling": {"logit_bias": {7: math.nan}}}, "sampling.logit_bias[7]", "-100 to 100"),
+        ({"sampling": {"logit_bias": dict.fromkeys(range(1025), 0)}}, "sampling.logit_bias", "at most 1024"),
+        ({"sampling": {"bad_words": ["a"] * 65}}, "sampling.bad_words", "at most 64"),
+        ({"sampling": {"bad_words": ["a", ""]}}, "sampling.bad_words[1]", "a text of 1 to 256 characters"),
+        ({"sampling": {"bad_words": ["a" * 257]}}, "sampling.bad_words[0]", "a text of 1 to 256 characters"),
+        ({"stopping": {"min_tokens": -1}}, "stopping.min_tokens", "0 or more"),
+        ({"stopping": {"min_tokens": 4, "max_tokens": 3}}, "stopping.min_tokens", "0 to 3, which is max_tokens"),
+        ({"logprobs": {"logprobs": 21}}, "logprobs.logprobs", "0 to 20"),
+        ({"logprobs": {"prompt_logprobs": -1}}, "logprobs.prompt_logprobs", "0 to 20"),
         ({"priority": 101}, "priority", "-100 to 100"),
         ({"request_id": "x" * 129}, "request_id", "at most 128 printable characters"),
         ({"request_id": "a\nb"}, "request_id", "at most 128 printable characters"),
@@ -125,16 +144,8 @@ async def test_a_request_without_prompt_is_invalid() -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"sampling": {"repetition_penalty": 1.1}}, "sampling.repetition_penalty"),
-        ({"sampling": {"presence_penalty": 0.5}}, "sampling.presence_penalty"),
-        ({"sampling": {"frequency_penalty": -0.5}}, "sampling.frequency_penalty"),
-        ({"sampling": {"logit_bias": {3: 1.0}}}, "sampling.logit_bias"),
-        ({"sampling": {"bad_words": ["no"]}}, "sampling.bad_words"),
-        ({"stopping": {"min_tokens": 2}}, "stopping.min_tokens"),
-        ({"logprobs": {"logprobs": 0}}, "logprobs.logprobs"),
-        ({"logprobs": {"prompt_logprobs": 1}}, "logprobs.prompt_logprobs"),
         ({"guided_decoding": {"regex": "a+"}}, "guided_decoding"),
-        ({"n": 2}, "n"),
+        ({"guided_decoding": {"json_object": False}}, "guided_decoding"),
     ],
 )
 async def test_a_feature_that_is_not_there_is_unimplemented_and_never_ignored(
@@ -164,6 +175,20 @@ async def test_a_prompt_that_leaves_no_room_names_both_numbers() -> None:
     assert error.code() is Code.INVALID_ARGUMENT and error.details().count(str(context)) == 2
     assert details(error)["ErrorInfo"].reason == "PROMPT_TOO_LONG"
     assert got[-1].finished.usage.completion_token_count == 1
+
+
+@pytest.mark.parametrize("prompt", [{"text": "hello"}, {"token_ids": {"ids": [5] * 5}}])
+async def test_more_log_probabilities_than_a_message_holds_are_refused(
+    prompt: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_size, "MOST_BYTES", 500)
+    async with serving(executor := FakeExecutor(script_of("ab", 1))) as server:
+        error = await refusal(server, **prompt, logprobs={"prompt_logprobs": 6})
+        assert error.code() is Code.INVALID_ARGUMENT and not executor.requests
+        assert error.details() == "logprobs.prompt_logprobs is 6; allowed is 0 to 4 for a prompt of 5 tokens"
+        fits = pb.GenerateRequest(text="hello", logprobs={"prompt_logprobs": 4})
+        got = [response async for response in rpc.InferenceStub(server.channel).Generate(fits)]
+    assert len(got[-1].finished.prompt_logprobs) == 5 and got[-1].finished.ByteSize() < 700
 
 
 async def test_a_text_that_cannot_fit_is_refused_without_encoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +313,9 @@ async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay() -> None:
         for call in live:
             await call.read()
         error = await refusal(server)
-        assert error.code() is Code.RESOURCE_EXHAUSTED and "3 is the limit" in error.details()
+        assert (
+            error.code() is Code.RESOURCE_EXHAUSTED and f"{LIMITS.max_batch_size + 1} is the limit" in error.details()
+        )
         assert details(error)["RetryInfo"].retry_delay.seconds >= 1
         live[0].cancel()
         await executor.freed.wait()

@@ -160,7 +160,8 @@ def test_tenant_and_salt_cannot_be_chosen_to_look_like_others() -> None:
 
 
 def test_defaults_are_written_and_read(tmp_path: Path) -> None:
-    defaults = GenerationDefaults(frozenset({1, 2}), SamplingParams(0.7, 20, 0.8, 0.1), "From the model.")
+    sampling = SamplingParams(0.7, 20, 0.8, 0.1, 1.1, 0.25, -0.5, min_tokens=3)
+    defaults = GenerationDefaults(frozenset({1, 2}), sampling, "From the model.")
     generation.write(defaults, tmp_path)
     assert generation.read(tmp_path) == defaults
     document = json.loads((tmp_path / "generation.json").read_text())

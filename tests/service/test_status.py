@@ -12,12 +12,13 @@ from trtspec import errors
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.generation import GenerationDefaults
 from trtspec.service import responses
-from trtspec.service.assemble import OutputAssembler
+from trtspec.service.assemble import End, OutputAssembler
 from trtspec.service.detokenize import StopScanner
 from trtspec.service.model import ServedModel
 from trtspec.service.requests import parse_request
 from trtspec.service.status import CODES, to_status
 from trtspec.speculative import MAX_DRAFT_TOKENS
+from trtspec.types import FinishReason, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 
 MAX_TRAILER_BYTES = 8192
@@ -42,16 +43,24 @@ def test_the_code_follows_the_error(error: Exception, code: grpc.StatusCode) -> 
     assert to_status(error).code is code
 
 
-def test_the_largest_partial_fits_into_trailers() -> None:
-    output = OutputAssembler(str, (), StopScanner(()), keep_output=True, keep_passes=True)
+@pytest.mark.parametrize("n", [1, 64, 1000])
+@pytest.mark.parametrize("end", [None, End(FinishReason.STOP, "x" * 9000), End(FinishReason.EOS, None, 2**31 - 1)])
+def test_the_largest_partial_fits_into_trailers(n: int, end: End | None) -> None:
+    outputs = [OutputAssembler(str, (), StopScanner(()), keep_output=True, keep_passes=True) for _ in range(n)]
     many = (2**62,) * (MAX_DRAFT_TOKENS + 1)
-    output.stats = SpeculationStats(*[2**62] * 8, histogram=many, drafted_at=many, accepted_at=many)
+    outputs[0].stats = SpeculationStats(*[2**62] * 8, histogram=many, drafted_at=many, accepted_at=many)
+    for output in outputs:
+        output.count, output.end = 2**20, end
     model = ServedModel(FakeExecutor().info(), GenerationDefaults())
     now = time.monotonic()
     clock = responses.Clock(now, now + 1e6, now + 2e6, now + 3e6)
     parsed = parse_request(pb.GenerateRequest(text="hi"), model)
-    partial = responses.finished(parsed, 2**30, output, clock, now + 4e6, totals_only=True)
+    prompt_logprobs = (TokenLogprobs(TokenLogprob(1, -1.0, 1)),) * 1000
+    answer = responses.Answer(parsed, 2**29, 2**29, prompt_logprobs, outputs, clock)
+    partial = responses.partial(answer, now + 4e6)
     assert 1024 < partial.ByteSize() < MAX_TRAILER_BYTES / 2
+    assert partial.usage.completion_token_count == n * 2**20
+    assert partial.outputs[0].finish_reason == getattr(pb, f"FINISH_REASON_{end.reason.name if end else 'ERROR'}")
 
 
 def test_an_error_of_any_length_fits_into_trailers() -> None:

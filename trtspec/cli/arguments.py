@@ -35,3 +35,14 @@ def utf8(text: str) -> str:
     except UnicodeEncodeError as error:
         raise argparse.ArgumentTypeError(f"is not UTF-8 from character {error.start} on") from None
     return text
+
+
+def bias(text: str) -> tuple[int, float]:
+    """A token id and what is added to its logit, as `ID=VALUE`."""
+    token_id, equals, value = text.partition("=")
+    try:
+        if equals:
+            return int32(token_id), float(value)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no ID=VALUE, such as 198=-5.0")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
-import enum
 import json
 import sys
 from typing import Any
@@ -13,12 +11,12 @@ from typing import Any
 import grpc
 from rich.console import Console
 
-from trtspec.cli import compare
-from trtspec.cli.arguments import int32, uint64, utf8
-from trtspec.cli.render import StreamPrinter, summary_table, tokens_per_second
-from trtspec.client import Chunk, Client, Event, Finished, Prompt, RequestFailed
-from trtspec.client.events import word
-from trtspec.decoding.stats import SpeculationStats
+from trtspec.cli import compare, logprobs
+from trtspec.cli.arguments import bias, int32, uint64, utf8
+from trtspec.cli.json_lines import as_dict, summary
+from trtspec.cli.render import StreamPrinter, summary_table
+from trtspec.client import Chunk, Client, Finished, Prompt, RequestFailed
+from trtspec.client.collect import Collector
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.v1 import inference_pb2 as pb
 
@@ -27,18 +25,32 @@ _EXAMPLES = """\
 examples:
   trtspec generate "Name three rivers."
   trtspec generate --raw "Once upon a time" --max-tokens 64 --temperature 0.8 --seed 7
+  trtspec generate --n 3 --temperature 1 --bad-word river "Describe the water."
+  trtspec generate --logprobs 2 --max-tokens 8 "Two and two is"
   trtspec generate --compare --repeat 5 "Repeat this list: red, green, blue, red, green, blue"
   cat letter.txt | trtspec generate --system "Rewrite in plain words." - --json
 """
 _REPEAT = 3
-_SAMPLING = (
+_OPTIONS = (
     ("--max-tokens", int32, "INT", "most tokens to generate; unset: what the context leaves"),
+    ("--min-tokens", int32, "INT", "let nothing end the answer among this many first tokens"),
     ("--temperature", float, "FLOAT", "0 is greedy; unset: the model's default"),
     ("--top-k", int32, "INT", "keep the K most likely tokens"),
     ("--top-p", float, "FLOAT", "keep the smallest set of tokens with this probability"),
     ("--min-p", float, "FLOAT", "drop tokens less likely than this share of the most likely"),
+    ("--repetition-penalty", float, "FLOAT", "above 1: make tokens of the prompt and the answer less likely"),
+    ("--presence-penalty", float, "FLOAT", "take this from the logit of a token that the answer has, -2 to 2"),
+    ("--frequency-penalty", float, "FLOAT", "take this for each time that the answer has the token, -2 to 2"),
     ("--seed", uint64, "INT", "same seed, same text"),
     ("--max-draft-tokens", int32, "INT", "deepest draft"),
+    ("--logprobs", int32, "N", "show the log-probability of each token and the N most likely ones, 0 to 20"),
+    ("--prompt-logprobs", int32, "N", "the same for the tokens of the prompt"),
+    ("--n", int32, "N", "outputs for the prompt, each chosen on its own; greedy ones are equal"),
+)
+_REPEATABLE = (
+    ("--logit-bias", "logit_bias", bias, "ID=VALUE", "add to the logit of a token id, -100 to 100; may be repeated"),
+    ("--bad-word", "bad_words", utf8, "TEXT", "do not generate this text in its usual tokens; may be repeated"),
+    ("--stop", "stop", utf8, "TEXT", "end at this text; may be repeated"),
 )
 
 
@@ -57,11 +69,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--raw", action="store_true", help="send plain text, without the model's chat template")
     parser.add_argument("--system", type=utf8, metavar="TEXT", help="system message of the chat")
-    for flag, kind, metavar, text in _SAMPLING:
+    for flag, kind, metavar, text in _OPTIONS:
         parser.add_argument(flag, type=kind, metavar=metavar, help=text)
-    parser.add_argument(
-        "--stop", type=utf8, action="append", default=[], metavar="TEXT", help="end at this text; may be repeated"
-    )
+    for flag, name, parse, metavar, text in _REPEATABLE:
+        parser.add_argument(flag, dest=name, type=parse, action="append", default=[], metavar=metavar, help=text)
     parser.add_argument("--ignore-eos", action="store_true", help="generate past the model's end-of-text tokens")
     parser.add_argument("--speculation", choices=("default", "on", "off"), help="whether to draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, the last one a summary")
@@ -100,6 +111,14 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--repeat counts the runs of --compare; add --compare or leave it out")
     if options.speculation is not None and options.compare:
         raise ConfigError("--compare runs with speculation off and on; leave --speculation out")
+    for flag in ("n", "logprobs", "prompt_logprobs"):
+        if getattr(options, flag) is not None and options.compare:
+            raise ConfigError(
+                f"--compare measures one output and shows no tokens; leave --{flag.replace('_', '-')} out"
+            )
+    ids = [token_id for token_id, _ in options.logit_bias]
+    if twice := [token_id for token_id in ids if ids.count(token_id) > 1]:
+        raise ConfigError(f"--logit-bias is given for token id {twice[0]} more than once; leave one")
 
 
 def _standard_input() -> str:
@@ -144,20 +163,23 @@ def _prompt(options: argparse.Namespace, text: str, *, has_template: bool) -> Pr
 
 
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:
-    names = [flag.removeprefix("--").replace("-", "_") for flag, *_ in _SAMPLING]
-    names += ["stop", "ignore_eos"]
-    return {"speculation": options.speculation or "default", **{name: getattr(options, name) for name in names}}
+    names = [flag.removeprefix("--").replace("-", "_") for flag, *_ in _OPTIONS]
+    names += [name for _, name, *_ in _REPEATABLE] + ["ignore_eos"]
+    arguments = {name: getattr(options, name) for name in names}
+    return arguments | {"speculation": options.speculation or "default", "logit_bias": dict(options.logit_bias)}
 
 
 async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any]) -> int:
-    printer = StreamPrinter(sys.stdout)
+    printer = StreamPrinter(sys.stdout, several=(arguments["n"] or 1) > 1)
+    chunks: list[Chunk] = []
     finished: Finished | None = None
-    # Only single tokens can be coloured: the text of a pass does not tell which part was drafted.
-    granularity = "token" if printer.coloured else "step"
+    # Only single tokens can be coloured or listed: the text of a pass does not tell which part is whose.
+    granularity = "token" if printer.coloured or arguments["logprobs"] is not None else "step"
     try:
         async for event in client.generate(prompt, granularity=granularity, **arguments):
             if isinstance(event, Chunk):
                 printer.print(event)
+                chunks.append(event)
             elif isinstance(event, Finished):
                 finished = event
     except RequestFailed as error:
@@ -166,50 +188,15 @@ async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any])
     finally:
         printer.end()
         if finished is not None:
+            logprobs.show(finished, chunks, sys.stdout)
             Console(stderr=True, highlight=False).print(summary_table(finished))
     return 0
 
 
 async def _print_json(client: Client, prompt: Prompt, arguments: dict[str, Any]) -> int:
-    texts: list[str] = []
+    collector = Collector()
     async for event in client.generate(prompt, **arguments):
         print(json.dumps(as_dict(event)), flush=True)
-        if isinstance(event, Chunk):
-            texts.append(event.text)
-        elif isinstance(event, Finished):
-            print(json.dumps(summary(event, "".join(texts))), flush=True)
+        collector.take(event)
+    print(json.dumps(summary(collector.completion())), flush=True)
     return 0
-
-
-def as_dict(event: Event) -> dict[str, Any]:
-    """An event as a JSON object; enums become their words."""
-
-    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {key: word(value) if isinstance(value, enum.Enum) else value for key, value in pairs}
-
-    return {"event": type(event).__name__.lower(), **dataclasses.asdict(event, dict_factory=plain)}
-
-
-def summary(finished: Finished, text: str) -> dict[str, Any]:
-    """The numbers a person would read, for programs; unknown is null."""
-    return {
-        "event": "summary",
-        "text": text,
-        "finish_reason": word(finished.reason),
-        "completion_tokens": finished.completion_tokens,
-        "time_to_first_token": finished.time_to_first_token,
-        "tokens_per_second": tokens_per_second(finished),
-        "speculation": None if finished.stats is None else _speculation(finished.stats),
-    }
-
-
-def _speculation(stats: SpeculationStats) -> dict[str, Any]:
-    return {
-        "decode_passes": stats.decode_passes,
-        "spec_steps": stats.spec_steps,
-        "tokens_per_pass": stats.tokens_per_pass,
-        "acceptance_rate": stats.acceptance_rate,
-        "mean_acceptance_length": stats.acceptance_length,
-        "acceptance_by_position": stats.per_position,
-        "accepted_length_histogram": stats.histogram,
-    }

@@ -42,27 +42,49 @@ class RunPainter:
 
 
 class StreamPrinter:
-    """Prints chunks as they come; colours where the output is a terminal that wants them."""
+    """Prints chunks as they come; colours where the file is a terminal that wants them.
 
-    def __init__(self, file: TextIO) -> None:
+    Of several outputs the first is printed as it comes and the others after it, each under its number.
+    """
+
+    def __init__(self, file: TextIO, *, several: bool = False) -> None:
         self._console = Console(file=file, highlight=False, soft_wrap=True)
         self._painter = RunPainter()
-        self._begun = False
+        self._several = several
+        self._held: list[Chunk] = []
+        self._output: int | None = None
         self.coloured = self._console.is_terminal and not os.environ.get("NO_COLOR")
 
     def print(self, chunk: Chunk) -> None:
-        """Print one chunk at once."""
+        """Take one chunk; of the first output it is printed at once."""
+        if chunk.output_index:
+            self._held.append(chunk)
+        else:
+            self._print(chunk)
+
+    def _print(self, chunk: Chunk) -> None:
+        if chunk.output_index != self._output:
+            self._begin(chunk.output_index)
         text = visible(chunk.text) if self._console.is_terminal else chunk.text
         if self.coloured:
             self._console.print(Text(text, style=self._painter.style(chunk)), end="")
         else:
             self._console.file.write(text)
         self._console.file.flush()
-        self._begun = True
+
+    def _begin(self, output_index: int) -> None:
+        if self._output is not None:
+            self._console.file.write("\n\n")
+        if self._several:
+            self._console.print(output_label(output_index))
+        self._output = output_index
+        self._painter = RunPainter()
 
     def end(self) -> None:
         """End the text, if there was any, and say what its colours mean, if it had some."""
-        if not self._begun:
+        for chunk in sorted(self._held, key=lambda chunk: chunk.output_index):
+            self._print(chunk)
+        if self._output is None:
             return
         self._console.file.write("\n")
         if self.coloured:
@@ -71,6 +93,11 @@ class StreamPrinter:
             for label, style in legend:
                 parts += [(label, style), ", "]
             self._console.print(Text.assemble(*parts[:-1], " (two shades for neighbouring passes), the target's own"))
+
+
+def output_label(output_index: int) -> Text:
+    """Stands above what belongs to one of several outputs."""
+    return Text(f"output {output_index}:", style="bold")
 
 
 def visible(text: str) -> str:
@@ -99,10 +126,13 @@ def summary_table(finished: Finished) -> Table:
         table.add_row("acceptance by position", bars(stats.per_position))
     table.add_row("time to first token", milliseconds(finished.time_to_first_token))
     table.add_row("tokens per second", f"{number(tokens_per_second(finished), 1)} (this request)")
-    table.add_row("tokens", f"{finished.prompt_tokens} in, {finished.completion_tokens} out")
-    stop = f" {finished.stop_string!r}" if finished.stop_string else ""
-    # As a Text: a stop string may look like rich's own markup.
-    table.add_row("finish reason", Text(word(finished.reason) + stop))
+    cached = f" ({finished.cached_prompt_tokens} from the cache)" if finished.cached_prompt_tokens else ""
+    table.add_row("tokens", f"{finished.prompt_tokens} in{cached}, {finished.completion_tokens} out")
+    for output in finished.outputs:
+        label = "finish reason" if len(finished.outputs) == 1 else f"finish reason of output {output.index}"
+        stop = f" {output.stop_string!r}" if output.stop_string else ""
+        # As a Text: a stop string may look like rich's own markup.
+        table.add_row(label, Text(word(output.reason) + stop))
     return table
 
 

@@ -4,8 +4,9 @@ It knows the protos and no server code. Every event is a frozen value; every fai
 """
 
 from trtspec.client.client import Client
-from trtspec.client.events import Accepted, Chunk, Completion, Event, Finished, Pass, RequestFailed
+from trtspec.client.events import Accepted, Chunk, Completion, Event, Finished, Output, Pass, RequestFailed
 from trtspec.client.fields import Prompt
+from trtspec.client.request import Options
 
 __all__ = [
     "Accepted",
@@ -14,6 +15,8 @@ __all__ = [
     "Completion",
     "Event",
     "Finished",
+    "Options",
+    "Output",
     "Pass",
     "Prompt",
     "RequestFailed",

@@ -10,10 +10,10 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from trtspec.client.events import Accepted, Chunk, Event, Finished, Pass, RequestFailed
+from trtspec.client.events import Accepted, Chunk, Event, Finished, Output, Pass, RequestFailed
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.trailers import PARTIAL_KEY
-from trtspec.types import FinishReason, Method
+from trtspec.types import FinishReason, Method, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -38,12 +38,21 @@ def event(response: pb.GenerateResponse) -> Event | None:
                 prompt_tokens=message.prompt_token_count,
             )
         case "chunk":
-            passes = tuple(_pass(item) for item in response.chunk.passes)
-            return Chunk(tuple(response.chunk.token_ids), response.chunk.text, passes)
+            return _chunk(response.chunk)
         case "finished":
             return _finished(response.finished)
         case _:
             return None
+
+
+def _chunk(message: pb.Chunk) -> Chunk:
+    return Chunk(
+        token_ids=tuple(message.token_ids),
+        text=message.text,
+        passes=tuple(_pass(item) for item in message.passes),
+        output_index=message.output_index,
+        logprobs=_logprobs(message.logprobs),
+    )
 
 
 def _pass(item: spec.DecodePass) -> Pass:
@@ -59,21 +68,42 @@ def _pass(item: spec.DecodePass) -> Pass:
 
 
 def _finished(message: pb.Finished) -> Finished:
-    output = message.outputs[0] if message.outputs else pb.Output()
-    stop, whole = output.WhichOneof("matched_stop"), output.HasField("text")
     return Finished(
-        reason=_known(FinishReason, pb.FinishReason, "FINISH_REASON_", output.finish_reason),
-        stop_string=output.stop_string if stop == "stop_string" else None,
-        stop_token_id=output.stop_token_id if stop == "stop_token_id" else None,
+        outputs=tuple(_output(item) for item in message.outputs or [pb.Output()]),
         prompt_tokens=message.usage.prompt_token_count,
         completion_tokens=message.usage.completion_token_count,
-        text=output.text if whole else None,
-        token_ids=tuple(output.token_ids) if whole else None,
+        cached_prompt_tokens=_set(message.usage, "cached_prompt_token_count"),
         time_to_first_token=_seconds(message.timings, "time_to_first_token"),
         decode_seconds=_seconds(message.timings, "decode"),
         total_seconds=_seconds(message.timings, "total"),
         stats=_stats(message),
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
     )
+
+
+def _output(item: pb.Output) -> Output:
+    stop, whole = item.WhichOneof("matched_stop"), item.HasField("text")
+    return Output(
+        index=item.output_index,
+        reason=_known(FinishReason, pb.FinishReason, "FINISH_REASON_", item.finish_reason),
+        stop_string=item.stop_string if stop == "stop_string" else None,
+        stop_token_id=item.stop_token_id if stop == "stop_token_id" else None,
+        completion_tokens=item.completion_token_count,
+        text=item.text if whole else None,
+        token_ids=tuple(item.token_ids) if whole else None,
+        logprobs=_logprobs(item.logprobs),
+    )
+
+
+def _logprobs(positions: Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        TokenLogprobs(_logprob(position.chosen), tuple(_logprob(item) for item in position.top))
+        for position in positions
+    )
+
+
+def _logprob(item: pb.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(item.token_id, _set(item, "logprob"), _set(item, "rank"))
 
 
 def _stats(message: pb.Finished) -> SpeculationStats | None:

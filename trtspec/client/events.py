@@ -12,7 +12,7 @@ import grpc
 
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.errors import TrtspecError
-from trtspec.types import FinishReason, Method
+from trtspec.types import FinishReason, Method, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +46,63 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """New ids and text."""
+    """New ids and text of one output."""
 
     token_ids: tuple[int, ...]
     text: str
     passes: tuple[Pass, ...]
+    output_index: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each id, where asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How one output ended."""
+
+    index: int
+    reason: FinishReason | str
+    stop_string: str | None
+    stop_token_id: int | None
+    completion_tokens: int
+    text: str | None
+    """In `Finished` with `full_output` or granularity "final" only, as ids and log-probabilities."""
+    token_ids: tuple[int, ...] | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a request, with its totals."""
+    """The end of a request, with its totals over all outputs."""
 
-    reason: FinishReason | str
-    stop_string: str | None
-    stop_token_id: int | None
+    outputs: tuple[Output, ...]
+    """By index; at least one."""
     prompt_tokens: int
     completion_tokens: int
-    text: str | None
-    """With `full_output` or granularity "final" only, as the ids."""
-    token_ids: tuple[int, ...] | None
+    cached_prompt_tokens: int | None
+    """Of the prompt, from the prefix cache."""
     time_to_first_token: float | None
     decode_seconds: float | None
     total_seconds: float | None
     stats: SpeculationStats | None
     """None where it was not asked for, or where the engine does not count."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each token of the prompt, where asked for; the first has no number."""
+
+    @property
+    def reason(self) -> FinishReason | str:
+        """Why the first output ended."""
+        return self.outputs[0].reason
+
+    @property
+    def stop_string(self) -> str | None:
+        """The text that ended the first output."""
+        return self.outputs[0].stop_string
+
+    @property
+    def stop_token_id(self) -> int | None:
+        """The token that ended the first output."""
+        return self.outputs[0].stop_token_id
 
 
 Event = Accepted | Chunk | Finished
@@ -79,10 +112,20 @@ Event = Accepted | Chunk | Finished
 class Completion:
     """A whole answer."""
 
-    text: str
-    token_ids: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    """With text and ids, by index."""
     accepted: Accepted
     finished: Finished
+
+    @property
+    def text(self) -> str:
+        """Text of the first output."""
+        return self.outputs[0].text or ""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of the first output."""
+        return self.outputs[0].token_ids or ()
 
 
 class RequestFailed(TrtspecError):

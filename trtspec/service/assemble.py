@@ -1,7 +1,7 @@
 """One output, from the engine's steps to the deltas a client sees.
 
-It owns where an output ends: a stop string cuts ids, text and pass records at the token that completes it. It does
-not know protos or gRPC, and it may run in any one thread at a time.
+It owns where an output ends: a stop string cuts ids, text, log-probabilities and pass records at the token that
+completes it. It does not know protos or gRPC, and it may run in any one thread at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.service.detokenize import Decode, Detokenizer, StopScanner
-from trtspec.types import FinishReason, PassRecord, StepOutput
+from trtspec.types import FinishReason, PassRecord, StepOutput, TokenLogprobs
 
+MAX_DELTA_TOKENS = 4096
+"""In one message. With all that can be asked for a token takes some 450 bytes, and clients read 4 MiB by default."""
 MAX_PASS_RECORDS = 4096
 """Pass records kept for `finished`; at about 16 bytes each they stay far below the smallest message limit."""
 
@@ -33,6 +35,7 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     text: str = ""
     passes: tuple[PassRecord, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
     end: End | None = None
 
     @property
@@ -44,13 +47,21 @@ class OutputAssembler:
     """Turns the steps of one output into deltas and keeps its totals."""
 
     def __init__(
-        self, decode: Decode, prompt: Sequence[int], scanner: StopScanner, *, keep_output: bool, keep_passes: bool
+        self,
+        decode: Decode,
+        prompt: Sequence[int],
+        scanner: StopScanner,
+        *,
+        keep_output: bool,
+        keep_passes: bool,
+        min_tokens: int = 0,
     ) -> None:
-        self._text = Detokenizer(decode, prompt, scanner)
+        self._text = Detokenizer(decode, prompt, scanner, min_tokens)
         self.keeps_output = keep_output
         self._keep_passes = keep_passes
         self._ids: list[int] = []
         self._texts: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
         self.count = 0
         self.end: End | None = None
         self.stats = SpeculationStats()
@@ -65,8 +76,24 @@ class OutputAssembler:
     def text(self) -> str:
         return "".join(self._texts)
 
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        return tuple(self._logprobs)
+
     def take(self, step: StepOutput, *, by_token: bool) -> tuple[Delta, ...]:
-        """The deltas of a step: one, or one for each token. The last one has `end` where the output ends."""
+        """The deltas of a step: one for each token, or as few as fit. The last one has `end` where the output ends."""
+        texts = self._read(step)
+        ids, logprobs = step.token_ids[: len(texts)], step.logprobs[: len(texts)]
+        passes = cut(step.passes, len(ids)) if len(ids) < len(step.token_ids) or self._stopped_here else step.passes
+        self._count(ids, passes)
+        if self.keeps_output:
+            self._ids.extend(ids)
+            self._texts.extend(texts)
+            self._logprobs.extend(logprobs)
+        return split(Delta(ids, "", passes, logprobs, self.end), texts, 1 if by_token else MAX_DELTA_TOKENS)
+
+    def _read(self, step: StepOutput) -> list[str]:
+        """The text of each token up to where the output ends; it may end here."""
         texts: list[str] = []
         for index, token_id in enumerate(step.token_ids):
             if step.finish and step.finish.stop_id is not None and index == len(step.token_ids) - 1:
@@ -84,21 +111,15 @@ class OutputAssembler:
                 self.end = End(FinishReason.STOP, stop_string=found.stop)
             else:
                 self.end = End(step.finish.reason, stop_id=step.finish.stop_id)
-        ids = step.token_ids[: len(texts)]
-        passes = cut(step.passes, len(ids)) if len(ids) < len(step.token_ids) or self._stopped_here else step.passes
-        self._count(ids, texts, passes)
-        return split(ids, texts, passes, self.end) if by_token else (Delta(ids, "".join(texts), passes, self.end),)
+        return texts
 
     @property
     def _stopped_here(self) -> bool:
         return self.end is not None and self.end.stop_string is not None
 
-    def _count(self, ids: Sequence[int], texts: Sequence[str], passes: Sequence[PassRecord]) -> None:
+    def _count(self, ids: Sequence[int], passes: Sequence[PassRecord]) -> None:
         self.count += len(ids)
         self.stats += SpeculationStats.of(passes)
-        if self.keeps_output:
-            self._ids.extend(ids)
-            self._texts.extend(texts)
         if self._keep_passes:
             room = MAX_PASS_RECORDS - len(self.passes)
             self.passes.extend(passes[:room])
@@ -117,22 +138,24 @@ def cut(passes: Sequence[PassRecord], kept: int) -> tuple[PassRecord, ...]:
     return tuple(result)
 
 
-def split(ids: Sequence[int], texts: Sequence[str], passes: Sequence[PassRecord], end: End | None) -> tuple[Delta, ...]:
-    """One delta a token; the first token of a pass has its record, the last token has the end."""
+def split(whole: Delta, texts: Sequence[str], size: int) -> tuple[Delta, ...]:
+    """Deltas of at most `size` tokens, given the text of each. The one with the first token of a pass has its record,
+    and the last one has the end."""
     # An end without a token still is a delta, and so is the text that it set free.
-    count = max(len(texts), 1)
-    starts: dict[int, tuple[PassRecord, ...]] = {}
+    count = max(-(-len(texts) // size), 1)
+    passes: list[list[PassRecord]] = [[] for _ in range(count)]
     at = 0
-    for record in passes:
-        index = min(at, count - 1)
-        starts[index] = (*starts.get(index, ()), record)
+    for record in whole.passes:
+        passes[min(at // size, count - 1)].append(record)
         at += record.emitted
+    parts = [slice(index * size, (index + 1) * size) for index in range(count)]
     return tuple(
         Delta(
-            token_ids=tuple(ids[index : index + 1]),
-            text=texts[index] if index < len(texts) else "",
-            passes=starts.get(index, ()),
-            end=end if index == count - 1 else None,
+            token_ids=whole.token_ids[part],
+            text="".join(texts[part]),
+            passes=tuple(records),
+            logprobs=whole.logprobs[part],
+            end=whole.end if part is parts[-1] else None,
         )
-        for index in range(count)
+        for part, records in zip(parts, passes, strict=True)
     )

@@ -34,11 +34,14 @@ class StopScanner:
         self._include = include
         self._held = ""
 
-    def push(self, text: str) -> Text:
-        """Take more text and give what cannot belong to a stop string any more."""
+    def push(self, text: str, *, may_end: bool = True) -> Text:
+        """Take more text and give what cannot belong to a stop string any more.
+
+        A stop string that completes while the output may not end is passed over.
+        """
+        known = len(self._held)
         self._held += text
-        matches = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if matches:
+        if may_end and (matches := self._matches(known)):
             end, start, stop = min(matches)
             found, self._held = self._held[: end if self._include else start], ""
             return Text(found, stop)
@@ -50,6 +53,11 @@ class StopScanner:
         """Give what was held: the output is over and no stop string completed."""
         held, self._held = self._held, ""
         return held
+
+    def _matches(self, known: int) -> list[tuple[int, int, str]]:
+        """End, start and text of the stop strings that end behind the first `known` held characters."""
+        starts = ((self._held.find(stop, max(known - len(stop) + 1, 0)), stop) for stop in self._stops)
+        return [(at + len(stop), at, stop) for at, stop in starts if at >= 0]
 
     def _possible_start(self) -> int:
         """Length of the longest tail that starts a stop string."""
@@ -65,12 +73,16 @@ class Detokenizer:
     """The text of one output.
 
     Joined deltas equal the decoded ids, read to the right of the prompt, where their bytes are valid UTF-8 and no
-    special token stands inside a character.
+    special token stands inside a character. Stop strings that complete among the first `min_tokens` ids are text.
     """
 
-    def __init__(self, decode: Decode, prompt: Sequence[int] = (), scanner: StopScanner | None = None) -> None:
+    def __init__(
+        self, decode: Decode, prompt: Sequence[int] = (), scanner: StopScanner | None = None, min_tokens: int = 0
+    ) -> None:
         self._decode = decode
         self._scanner = scanner or StopScanner(())
+        self._min_tokens = min_tokens
+        self._pushed = 0
         self._window = list(prompt[-_CONTEXT_TOKENS:])
         if decode(self._window).endswith(REPLACEMENT):
             # The prompt ends inside a character; what completes it belongs to the output.
@@ -81,14 +93,19 @@ class Detokenizer:
     def push(self, token_id: int) -> Text:
         """Take the next id."""
         self._window.append(token_id)
-        return self._scanner.push(self._advance())
+        self._pushed += 1
+        return self._scanner.push(self._advance(), may_end=self._may_end)
 
     def flush(self) -> Text:
         """The rest of the text, an incomplete character included, when no id follows. It may complete a stop string."""
         rest = self._decode(self._window)[len(self._known) :]
         self._known += rest
-        found = self._scanner.push(rest)
+        found = self._scanner.push(rest, may_end=self._may_end)
         return found if found.stop is not None else Text(found.text + self._scanner.rest())
+
+    @property
+    def _may_end(self) -> bool:
+        return self._pushed > self._min_tokens
 
     def _advance(self) -> str:
         text = self._decode(self._window)

@@ -29,6 +29,11 @@ class ServedModel:
         return self.info.default_draft_tokens if self.speculate_by_default else 0
 
     @property
+    def max_outputs(self) -> int:
+        """Most outputs of a request: they are decoded together."""
+        return self.info.limits.max_batch_size
+
+    @property
     def context_tokens(self) -> int:
         """Positions that prompt and completion share."""
         return min(self.info.limits.max_context_tokens, self.info.limits.kv_cache_tokens)

@@ -1,4 +1,4 @@
-"""Request protos to validated core values; the only file that reads `GenerateRequest`.
+"""Request protos to validated core values; with `features` and `sampling` the only file that reads `GenerateRequest`.
 
 Every check names the field, the value and what is allowed. Nothing here needs the tokenizer or the engine.
 """
@@ -19,6 +19,7 @@ from trtspec.errors import InvalidField
 from trtspec.service.checks import check, check_label, check_number, check_room, shown
 from trtspec.service.features import check_features, check_model
 from trtspec.service.model import ServedModel
+from trtspec.service.sampling import bad_words, sampling_params, top_logprobs
 from trtspec.service.text import ChatPrompt
 from trtspec.types import Method, SamplingParams
 from trtspec.v1 import inference_pb2 as pb
@@ -71,7 +72,12 @@ class ParsedRequest:
     prompt: Prompt
     request_id: str
     sampling: SamplingParams
+    """Without bad words, which are texts still."""
+    bad_words: tuple[str, ...]
     seed: int
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
     max_tokens: int | None
     stop_strings: tuple[str, ...]
     stop_ids: frozenset[int]
@@ -86,12 +92,23 @@ class ParsedRequest:
     tenant: str
     time_budget: float | None
 
+    @property
+    def has_text(self) -> bool:
+        """Something must be cut into tokens before the engine can take it."""
+        return bool(self.bad_words) or not isinstance(self.prompt, tuple)
+
+    @property
+    def keeps_output(self) -> bool:
+        """`finished` repeats each output whole."""
+        return self.include_full_output or self.granularity is Granularity.FINAL
+
 
 def parse_request(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequest:
     """Validate a request and resolve its defaults."""
     check_model(request.model, model)
-    check(not request.HasField("n") or request.n >= 1, "n", request.n, "1 or more")
     check_features(request, model)
+    n = request.n if request.HasField("n") else 1
+    check_number("n", n, 1, model.max_outputs)
     stopping, stream = request.stopping, request.stream_options
     vocabulary = model.info.limits.vocabulary_size
     for name, values in (("stop_strings", stopping.stop_strings), ("stop_token_ids", stopping.stop_token_ids)):
@@ -107,8 +124,12 @@ def parse_request(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequ
     return ParsedRequest(
         prompt=_prompt(request, model),
         request_id=request.request_id or uuid.uuid4().hex,
-        sampling=_sampling(request.sampling, model.defaults.sampling),
+        sampling=sampling_params(request, model.defaults.sampling, vocabulary),
+        bad_words=bad_words(request.sampling),
         seed=request.sampling.seed if request.sampling.HasField("seed") else secrets.randbits(64),
+        n=n,
+        logprobs=top_logprobs(request.logprobs, "logprobs"),
+        prompt_logprobs=top_logprobs(request.logprobs, "prompt_logprobs"),
         max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
         stop_strings=tuple(dict.fromkeys(stopping.stop_strings)),
         stop_ids=frozenset(stopping.stop_token_ids),
@@ -154,20 +175,6 @@ def _prompt(request: pb.GenerateRequest, model: ServedModel) -> Prompt:
     if wrong is not None:
         raise InvalidField(f"token_ids.ids[{wrong}]", ids[wrong], f"0 to {vocabulary - 1}")
     return ids
-
-
-def _sampling(asked: pb.SamplingOptions, defaults: SamplingParams) -> SamplingParams:
-    sampling = SamplingParams(
-        temperature=asked.temperature if asked.HasField("temperature") else defaults.temperature,
-        top_k=asked.top_k if asked.HasField("top_k") else defaults.top_k,
-        top_p=asked.top_p if asked.HasField("top_p") else defaults.top_p,
-        min_p=asked.min_p if asked.HasField("min_p") else defaults.min_p,
-    )
-    check_number("sampling.temperature", sampling.temperature, 0, 100)
-    check(sampling.top_k >= 0, "sampling.top_k", sampling.top_k, "0 or more")
-    check(0 < sampling.top_p <= 1, "sampling.top_p", sampling.top_p, "above 0 and at most 1")
-    check(0 <= sampling.min_p < 1, "sampling.min_p", sampling.min_p, "0 or more and below 1")
-    return sampling
 
 
 def _speculation(asked: spec.SpeculationOptions, model: ServedModel) -> AppliedSpeculation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,7 +12,8 @@ from trtspec.capabilities import Support
 from trtspec.service.assemble import Delta, OutputAssembler
 from trtspec.service.model import ServedModel
 from trtspec.service.requests import AppliedSpeculation, ParsedRequest, StatsLevel
-from trtspec.types import FinishReason, Method, OutputLaw, PassRecord, SamplingParams
+from trtspec.service.statistics import decode_pass, first_passes, method_name, passes_truncated, speculation_stats
+from trtspec.types import FinishReason, OutputLaw, SamplingParams, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -20,8 +22,8 @@ _SUPPORT = {
     Support.REFUSED: pb.SUPPORT_REFUSED,
     Support.NOT_LOSSLESS: pb.SUPPORT_NOT_LOSSLESS,
 }
-OUTPUT_INDEX = 0
-"""A request has one output in this release."""
+MAX_PARTIAL_OUTPUTS = 64
+"""Trailing metadata have room for the ends of so many outputs, beside totals over all."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,19 @@ class Clock:
     started: float | None = None
     first_token: float | None = None
     last_token: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What there is to say of a request at its end."""
+
+    request: ParsedRequest
+    prompt_tokens: int
+    cached_tokens: int | None
+    """Tokens of the prompt from the prefix cache; None where the engine does not tell."""
+    prompt_logprobs: tuple[TokenLogprobs, ...]
+    outputs: Sequence[OutputAssembler]
+    clock: Clock
 
 
 def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> pb.GenerateResponse:
@@ -56,24 +71,43 @@ def chunk(output_index: int, delta: Delta) -> pb.GenerateResponse:
             output_index=output_index,
             token_ids=delta.token_ids,
             text=delta.text,
-            passes=[_pass(output_index, record) for record in delta.passes],
+            passes=[decode_pass(output_index, record) for record in delta.passes],
+            logprobs=_logprobs(delta.logprobs),
         )
     )
 
 
-def finished(
-    request: ParsedRequest, prompt_tokens: int, output: OutputAssembler, clock: Clock, now: float, *, totals_only: bool
-) -> pb.Finished:
-    """The last message; with `totals_only` what trailing metadata tell of a request that failed."""
+def finished(answer: Answer, now: float) -> pb.Finished:
+    """The last message. Slow with many log-probabilities: call it off the event loop."""
+    result = _totals(answer, now)
+    result.outputs.extend(_output(index, output) for index, output in enumerate(answer.outputs))
+    result.prompt_logprobs.extend(_logprobs(answer.prompt_logprobs))
+    if result.HasField("speculation"):
+        result.speculation.passes.extend(first_passes(answer.outputs))
+        result.speculation.passes_truncated = passes_truncated(answer.outputs)
+    return result
+
+
+def partial(answer: Answer, now: float) -> pb.Finished:
+    """What trailing metadata tell of a request that failed: small, whatever it asked for."""
+    result = _totals(answer, now)
+    result.outputs.extend(_end(index, output) for index, output in enumerate(answer.outputs[:MAX_PARTIAL_OUTPUTS]))
+    return result
+
+
+def _totals(answer: Answer, now: float) -> pb.Finished:
+    request = answer.request
+    told = request.stats_level is not StatsLevel.NONE
+    completion_tokens = sum(output.count for output in answer.outputs)
     return pb.Finished(
-        outputs=[_output(output, totals_only)],
         usage=pb.Usage(
-            prompt_token_count=prompt_tokens,
-            completion_token_count=output.count,
-            total_token_count=prompt_tokens + output.count,
+            prompt_token_count=answer.prompt_tokens,
+            completion_token_count=completion_tokens,
+            total_token_count=answer.prompt_tokens + completion_tokens,
+            cached_prompt_token_count=answer.cached_tokens,
         ),
-        timings=_timings(clock, now),
-        speculation=_stats(request, output, totals_only),
+        timings=_timings(answer.clock, now),
+        speculation=speculation_stats(request.speculation.method, answer.outputs) if told else None,
     )
 
 
@@ -85,7 +119,7 @@ def model_info(model: ServedModel, *, queued: int, request_bytes: int, has_chat:
         model=info.model,
         engine_id=info.engine_id,
         backend=info.backend,
-        method=_method(info.method),
+        method=method_name(info.method),
         architecture=info.architecture,
         dtype=info.dtype,
         quantization=info.quantization,
@@ -96,7 +130,7 @@ def model_info(model: ServedModel, *, queued: int, request_bytes: int, has_chat:
             max_tree_nodes=limits.max_tree_nodes,
             max_queued_requests=queued,
             max_request_bytes=request_bytes,
-            max_outputs=1,
+            max_outputs=model.max_outputs,
             max_pass_tokens=limits.max_pass_tokens,
             kv_cache_tokens=limits.kv_cache_tokens,
             vocabulary_size=limits.vocabulary_size,
@@ -122,10 +156,6 @@ def model_info(model: ServedModel, *, queued: int, request_bytes: int, has_chat:
     )
 
 
-def _method(value: Method) -> str:
-    return f"SPECULATION_METHOD_{value.name}"
-
-
 def _law(value: OutputLaw) -> str:
     return f"OUTPUT_LAW_{value.name}"
 
@@ -136,65 +166,52 @@ def _reason(value: FinishReason) -> str:
 
 def _applied(value: AppliedSpeculation) -> spec.AppliedSpeculation:
     return spec.AppliedSpeculation(
-        method=_method(value.method), max_draft_tokens=value.max_draft_tokens, reason=value.reason
+        method=method_name(value.method), max_draft_tokens=value.max_draft_tokens, reason=value.reason
     )
 
 
 def _sampling(value: SamplingParams) -> pb.SamplingOptions:
-    return pb.SamplingOptions(temperature=value.temperature, top_k=value.top_k, top_p=value.top_p, min_p=value.min_p)
-
-
-def _pass(output_index: int, record: PassRecord) -> spec.DecodePass:
-    return spec.DecodePass(
-        output_index=output_index,
-        pass_index=record.pass_index,
-        drafted_count=record.drafted,
-        accepted_count=record.accepted,
-        verified_node_count=record.verified_nodes,
-        emitted_count=record.emitted,
-        cut=record.cut,
-        prefill=record.prefill,
+    return pb.SamplingOptions(
+        temperature=value.temperature,
+        top_k=value.top_k,
+        top_p=value.top_p,
+        min_p=value.min_p,
+        repetition_penalty=value.repetition_penalty,
+        presence_penalty=value.presence_penalty,
+        frequency_penalty=value.frequency_penalty,
     )
 
 
-def _output(output: OutputAssembler, totals_only: bool) -> pb.Output:
-    end, whole = output.end, output.keeps_output and not totals_only
+def _logprobs(positions: Sequence[TokenLogprobs]) -> list[pb.TokenLogprobs]:
+    return [
+        pb.TokenLogprobs(chosen=_logprob(position.chosen), top=[_logprob(token) for token in position.top])
+        for position in positions
+    ]
+
+
+def _logprob(value: TokenLogprob) -> pb.TokenLogprob:
+    return pb.TokenLogprob(token_id=value.token_id, logprob=value.logprob, rank=value.rank)
+
+
+def _output(index: int, output: OutputAssembler) -> pb.Output:
+    result = _end(index, output)
+    if output.end and output.end.stop_string is not None:
+        result.stop_string = output.end.stop_string
+    if output.keeps_output:
+        result.text = output.text
+        result.token_ids.extend(output.token_ids)
+        result.logprobs.extend(_logprobs(output.logprobs))
+    return result
+
+
+def _end(index: int, output: OutputAssembler) -> pb.Output:
+    """How an output ended, without texts."""
+    end = output.end
     return pb.Output(
-        output_index=OUTPUT_INDEX,
+        output_index=index,
         finish_reason=_reason(end.reason if end else FinishReason.ERROR),
-        stop_string=end.stop_string if end else None,
         stop_token_id=end.stop_id if end else None,
         completion_token_count=output.count,
-        text=output.text if whole else None,
-        token_ids=output.token_ids if whole else (),
-    )
-
-
-def _stats(request: ParsedRequest, output: OutputAssembler, totals_only: bool) -> spec.SpeculationStats | None:
-    if request.stats_level is StatsLevel.NONE:
-        return None
-    stats = output.stats
-    passes = () if totals_only else output.passes
-    return spec.SpeculationStats(
-        method=_method(request.speculation.method),
-        source=spec.STATS_SOURCE_MEASURED,
-        decode_passes=stats.decode_passes,
-        spec_steps=stats.spec_steps,
-        drafted_count=stats.drafted,
-        accepted_count=stats.accepted,
-        verified_node_count=stats.verified_nodes,
-        emitted_count=stats.emitted,
-        rejected_steps=stats.rejected_steps,
-        accepted_length_histogram=stats.histogram,
-        drafted_per_position=stats.drafted_at,
-        accepted_per_position=stats.accepted_at,
-        acceptance_rate=stats.acceptance_rate,
-        node_yield=stats.node_yield,
-        mean_acceptance_length=stats.acceptance_length,
-        tokens_per_pass=stats.tokens_per_pass,
-        rejection_frequency=stats.rejection_frequency,
-        passes=[_pass(OUTPUT_INDEX, record) for record in passes],
-        passes_truncated=output.passes_truncated,
     )
 
 

@@ -1,7 +1,7 @@
 """One admitted Generate request, from the engine's first event to `finished`.
 
-It owns the request's clock, its place in the output and the closing of the engine's iterator. It does not know gRPC:
-where messages go is a function that it is given.
+It owns the request's clock, its outputs and the closing of the engine's iterator. It does not know gRPC: where messages
+go is a function that it is given.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor as Pool
 from functools import partial
+from typing import TypeVar
 
 from trtspec.errors import Draining, EngineFault
 from trtspec.executors.base import Executor
@@ -20,7 +21,7 @@ from trtspec.service.detokenize import Decode, StopScanner
 from trtspec.service.model import ServedModel
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
 from trtspec.service.waiting import Cue, unless
-from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, StepOutput
+from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, StepOutput, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 
 _MARGIN_SECONDS = 0.25
@@ -29,6 +30,7 @@ longer is not interrupted."""
 _MARGIN_SHARE = 0.1
 """And at most this share of the remaining time, so that short calls are not all margin."""
 
+T = TypeVar("T")
 Write = Callable[[pb.GenerateResponse], Awaitable[None]]
 
 
@@ -52,19 +54,28 @@ class GenerateRun:
         self._pool = pool
         self._cancelled = cancelled
         self._next_message = 0.0
-        self._output = OutputAssembler(
-            decode,
-            request.prompt,
-            StopScanner(parsed.stop_strings, parsed.include_stop_string),
-            keep_output=parsed.include_full_output or parsed.granularity is Granularity.FINAL,
-            keep_passes=parsed.stats_level is StatsLevel.DETAILED,
+        self._cached_tokens: int | None = None
+        self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self._outputs = tuple(
+            OutputAssembler(
+                decode,
+                request.prompt,
+                StopScanner(parsed.stop_strings, parsed.include_stop_string),
+                keep_output=parsed.keeps_output,
+                keep_passes=parsed.stats_level is StatsLevel.DETAILED,
+                min_tokens=request.sampling.min_tokens,
+            )
+            for _ in range(request.n)
         )
 
     async def stream(self, executor: Executor, write: Write) -> None:
-        """Run the request to its end; the engine's iterator is closed exactly once, whatever happens."""
+        """Run the request to its end; the engine's iterator is closed exactly once, whatever happens.
+
+        It is closed when all outputs ended, so that one which a stop string ended goes on in the engine until then.
+        """
         events = executor.generate(self._request)
         try:
-            while self._output.end is None and not self._cancelled.done():
+            while self._live and not self._cancelled.done():
                 event = await unless(self._cancelled, anext(events, None))
                 if event is not None:
                     await self._take(event, write)
@@ -72,21 +83,28 @@ class GenerateRun:
                     raise EngineFault("the engine ended the request without a finish reason")
         finally:
             await events.aclose()
-        if self._output.end is None:
+        if self._live:
             await self._end_early(write)
-        await write(pb.GenerateResponse(finished=self._finished(totals_only=False)))
+        last = partial(responses.finished, self._answer(), time.monotonic())
+        await write(pb.GenerateResponse(finished=await self._in_pool(last)))
 
     def partial(self) -> bytes | None:
         """Totals of a request that failed after it was accepted: small enough for trailing metadata at any depth."""
         if self._clock.started is None:
             return None
-        return self._finished(totals_only=True).SerializeToString()
+        return responses.partial(self._answer(), time.monotonic()).SerializeToString()
+
+    @property
+    def _live(self) -> list[int]:
+        """Outputs that have not ended."""
+        return [index for index, output in enumerate(self._outputs) if output.end is None]
 
     async def _take(self, event: RequestEvent, write: Write) -> None:
         if isinstance(event, Started):
             self._clock.started = time.monotonic()
+            self._cached_tokens = event.cached_tokens
             await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
-        else:
+        elif event.output_index in self._live:
             await self._step(event, write)
 
     async def _end_early(self, write: Write) -> None:
@@ -94,15 +112,17 @@ class GenerateRun:
         if self._clock.started is None:
             raise Draining("the server shut down while the request was waiting; send it to another one")
         end = Finish(FinishReason.CANCELLED)
-        await self._step(StepOutput(self._request.request_id, responses.OUTPUT_INDEX, (), (), end), write)
+        for index in self._live:
+            await self._step(StepOutput(self._request.request_id, index, (), (), end), write)
 
     async def _step(self, step: StepOutput, write: Write) -> None:
         if step.token_ids:
             self._clock.last_token = time.monotonic()
             self._clock.first_token = self._clock.first_token or self._clock.last_token
+        self._prompt_logprobs += step.prompt_logprobs
         by_token = self._parsed.granularity is Granularity.TOKEN
-        take = partial(self._output.take, step, by_token=by_token)
-        deltas = await asyncio.get_running_loop().run_in_executor(self._pool, take)
+        take = partial(self._outputs[step.output_index].take, step, by_token=by_token)
+        deltas = await self._in_pool(take)
         if self._parsed.granularity is Granularity.FINAL:
             return
         for delta in deltas:
@@ -119,14 +139,17 @@ class GenerateRun:
             await asyncio.wait((self._cancelled,), timeout=max(until - time.monotonic(), 0))
             self._next_message = time.monotonic() + interval
 
-    def _finished(self, *, totals_only: bool) -> pb.Finished:
-        return responses.finished(
-            self._parsed,
-            len(self._request.prompt),
-            self._output,
-            self._clock,
-            time.monotonic(),
-            totals_only=totals_only,
+    async def _in_pool(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def _answer(self) -> responses.Answer:
+        return responses.Answer(
+            request=self._parsed,
+            prompt_tokens=len(self._request.prompt),
+            cached_tokens=self._cached_tokens,
+            prompt_logprobs=self._prompt_logprobs,
+            outputs=self._outputs,
+            clock=self._clock,
         )
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import grpc
@@ -20,6 +21,7 @@ from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
+from trtspec.service.resolve import resolve
 from trtspec.service.run import GenerateRun, deadline
 from trtspec.service.status import to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
@@ -129,24 +131,9 @@ class InferenceServicer(rpc.InferenceServicer):
         self, parsed: ParsedRequest, backend: Backend, arrival: float, remaining: float | None
     ) -> Request:
         """The request in the engine's terms."""
-        called, prompt = time.monotonic(), parsed.prompt
-        if isinstance(prompt, tuple):
-            ids = prompt
-        else:
-            ids = await self._encode(lambda: prompts.encode(prompt, backend.tokenizer, backend.model))
-        return Request(
-            request_id=parsed.request_id,
-            prompt=ids,
-            max_tokens=prompts.room(len(ids), parsed.max_tokens, backend.model),
-            sampling=parsed.sampling,
-            seed=parsed.seed,
-            stop_ids=parsed.stop_ids,
-            eos_ids=parsed.eos_ids,
-            max_draft_tokens=parsed.speculation.max_draft_tokens,
-            priority=parsed.priority,
-            deadline=deadline(arrival, parsed.time_budget, remaining, called),
-            tenant=parsed.tenant,
-        )
+        ends = deadline(arrival, parsed.time_budget, remaining, time.monotonic())
+        call = partial(resolve, parsed, backend.tokenizer, backend.model, ends)
+        return await self._encode(call) if parsed.has_text else call()
 
     async def _encode(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._encoders, call)

@@ -23,6 +23,8 @@ _RESERVED_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_
     "messages",
 }
 """Names that would replace what the server itself gives to the renderer, the template included."""
+_LINE_END = "\n"
+"""A character that tokenizers join with no word behind it."""
 _SHOWN_PROBLEM = 256
 """Characters of a template's own complaint; it may repeat what the client wrote."""
 
@@ -72,6 +74,12 @@ class Tokenizer:
     def encode_rendered(self, text: str) -> tuple[int, ...]:
         """Ids of a rendered chat, whose template has written the special tokens already."""
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_inside(self, text: str) -> tuple[int, ...]:
+        """Ids of a text as it stands behind other text, where no tokenizer adds a space of its own."""
+        before = self.encode_rendered(_LINE_END)
+        ids = self.encode_rendered(_LINE_END + text)
+        return ids[len(before) :] if ids[: len(before)] == before else self.encode_rendered(text)
 
     def render(self, chat: ChatPrompt) -> str:
         """The chat as text, by the model's template."""

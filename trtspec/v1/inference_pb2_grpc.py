@@ -32,7 +32,8 @@ class InferenceStub:
     retried elsewhere. An accepted one sends `accepted` first and then ends
     either with exactly one `finished` and status OK, or with an error status
     whose trailing metadata holds partial usage ("trtspec-partial-bin", a
-    serialized `Finished`). Closing the call cancels the request.
+    serialized `Finished` with totals and the ends of the first 64 outputs,
+    without texts). Closing the call cancels the request.
     """
 
     def __init__(self, channel):
@@ -65,7 +66,8 @@ class InferenceServicer:
     retried elsewhere. An accepted one sends `accepted` first and then ends
     either with exactly one `finished` and status OK, or with an error status
     whose trailing metadata holds partial usage ("trtspec-partial-bin", a
-    serialized `Finished`). Closing the call cancels the request.
+    serialized `Finished` with totals and the ends of the first 64 outputs,
+    without texts). Closing the call cancels the request.
     """
 
     def Generate(self, request, context):
@@ -122,7 +124,8 @@ class Inference:
     retried elsewhere. An accepted one sends `accepted` first and then ends
     either with exactly one `finished` and status OK, or with an error status
     whose trailing metadata holds partial usage ("trtspec-partial-bin", a
-    serialized `Finished`). Closing the call cancels the request.
+    serialized `Finished` with totals and the ends of the first 64 outputs,
+    without texts). Closing the call cancels the request.
     """
 
     @staticmethod
