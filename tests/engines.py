@@ -23,15 +23,24 @@ class Collected:
 
 
 async def collect(executor: Executor, request: Request) -> Collected:
-    """Run one request to its end."""
-    result = Collected()
+    """Run one request for one output to its end."""
+    (output,) = await collect_outputs(executor, request)
+    return output
+
+
+async def collect_outputs(executor: Executor, request: Request) -> list[Collected]:
+    """Run one request to its end; returns its n outputs."""
+    results = [Collected() for _ in range(request.n)]
     async for event in executor.generate(request):
         if isinstance(event, StepOutput):
+            result = results[event.output_index]
+            assert result.finish is None, "an output after its end"
             result.ids += event.token_ids
             result.passes += event.passes
             result.finish = event.finish
-    result.stats.check()
-    return result
+    for result in results:
+        result.stats.check()
+    return results
 
 
 async def one_by_one(executor: Executor, requests: Sequence[Request]) -> list[Collected]:

@@ -7,6 +7,7 @@ A wrong slot, copy, mask, position or block table therefore shows as a wrong pre
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import PlanRow, StepPlan, TargetOutput
 from trtspec.decoding.proposer import BatchView, Needs, Proposer
 from trtspec.decoding.stats import SpeculationStats
-from trtspec.types import EngineEvent, Failed, Finish, Limits, PassRecord, Request, Started, StepOutput
+from trtspec.types import EngineEvent, Failed, Finish, Limits, PassRecord, Request, Started, StepOutput, TokenLogprobs
 
 Law = Callable[[Sequence[int]], Sequence[float]]
 """Logits of the next token after a prefix."""
@@ -39,23 +40,24 @@ class ScriptedRunner:
         self.drafts.append(draft)
         moved = {copy.destination: self._cells[copy.source] for copy in plan.copies}
         self._cells.update(moved)
+        nodes = [draft.tokens[i, :count].tolist() for i, count in enumerate(draft.counts.tolist())]
+        for row, tokens in zip(plan.rows, nodes, strict=True):
+            self._write(row, tokens)
         seen = ancestors(draft)
         logits: list[Sequence[float]] = []
         for i, row in enumerate(plan.rows):
-            nodes = draft.tokens[i, : draft.counts[i]].tolist()
-            prefix = self._feed(row, nodes)
+            prefix = [self._read(row, position) for position in range(row.next_position)]
+            assert prefix == list(row.history[: row.next_position]), "the cache does not hold what was committed"
             logits += [self.law(prefix[: row.next_position - back]) for back in range(row.scored - 1, -1, -1)]
-            paths = ([j for j in range(node + 1) if seen[i, node, j]] for node in range(len(nodes)))
+            paths = ([j for j in range(node + 1) if seen[i, node, j]] for node in range(len(nodes[i])))
             logits += [self.law(prefix + [self._read(row, row.next_position + j) for j in path]) for path in paths]
         return TargetOutput(torch.tensor(logits, dtype=torch.float32))
 
-    def _feed(self, row: PlanRow, nodes: list[int]) -> list[int]:
-        """Store the row's tokens, and read the prefix of its root back from the cache."""
+    def _write(self, row: PlanRow, nodes: list[int]) -> None:
+        """Store a row's tokens. All rows write before any row reads, as the layers of a model do."""
         for offset, token in enumerate([*row.tokens, *nodes]):
+            assert token >= 0, "a placeholder was fed"
             self._cells[self._slot(row, row.start + offset)] = token
-        prefix = [self._read(row, position) for position in range(row.next_position)]
-        assert prefix == list(row.history[: row.next_position]), "the cache does not hold what was committed"
-        return prefix
 
     def _read(self, row: PlanRow, position: int) -> int:
         return self._cells[self._slot(row, position)]
@@ -65,19 +67,49 @@ class ScriptedRunner:
 
 
 @dataclass
-class Result:
-    """What a request came to."""
+class Output:
+    """What one output of a request came to."""
 
     ids: list[int] = field(default_factory=list)
     passes: list[PassRecord] = field(default_factory=list)
-    started_turn: int | None = None
     first_token_pass: int | None = None
     finish: Finish | None = None
-    error: Exception | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def stats(self) -> SpeculationStats:
         return SpeculationStats.of(self.passes)
+
+
+@dataclass
+class Result:
+    """What a request came to; ids, passes and so on are those of its first output."""
+
+    outputs: dict[int, Output] = field(default_factory=lambda: defaultdict(Output))
+    started_turn: int | None = None
+    cached_tokens: int | None = None
+    error: Exception | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return self.outputs[0].ids
+
+    @property
+    def passes(self) -> list[PassRecord]:
+        return self.outputs[0].passes
+
+    @property
+    def first_token_pass(self) -> int | None:
+        return self.outputs[0].first_token_pass
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.outputs[0].finish
+
+    @property
+    def stats(self) -> SpeculationStats:
+        return self.outputs[0].stats
 
 
 def scripted_engine(
@@ -90,6 +122,7 @@ def scripted_engine(
     pass_tokens: int = 64,
     blocks: int = 128,
     block_tokens: int = 4,
+    prefix_sharing: bool = True,
 ) -> tuple[Engine, ScriptedRunner]:
     """An engine over a law. Depth limits come from requests alone."""
     limits = Limits(
@@ -102,7 +135,7 @@ def scripted_engine(
         vocabulary_size=vocabulary,
     )
     runner = ScriptedRunner(law, block_tokens)
-    return Engine(runner, proposer, KVCache(blocks, block_tokens), limits), runner
+    return Engine(runner, proposer, KVCache(blocks, block_tokens, prefix_sharing), limits), runner
 
 
 def drive(
@@ -148,24 +181,38 @@ def record(results: dict[str, Result], events: Sequence[EngineEvent], turn: int)
     """Add events to their requests' results, asserting the rules of a stream."""
     for event in events:
         result = results[event.request_id]
-        assert result.finish is None and result.error is None, "an event after the end"
+        assert result.error is None, "an event after the end"
         match event:
-            case Started():
+            case Started(cached_tokens=cached):
                 assert result.started_turn is None, "started twice"
-                result.started_turn = turn
-            case StepOutput(token_ids=ids, passes=passes, finish=finish):
+                result.started_turn, result.cached_tokens = turn, cached
+            case StepOutput(token_ids=ids):
                 assert result.started_turn is not None or not ids, "tokens before the start"
-                assert sum(item.emitted for item in passes) == len(ids)
-                if ids and result.first_token_pass is None:
-                    result.first_token_pass = passes[0].pass_index
-                result.ids += ids
-                result.passes += passes
-                result.finish = finish
+                _extend(result.outputs[event.output_index], event)
             case Failed(error=error):
                 result.error = error
-        if result.finish or result.error:
-            result.stats.check()
-            assert result.stats.completion_tokens == len(result.ids)
+                for output in result.outputs.values():
+                    _check_end(output)
+
+
+def _extend(output: Output, event: StepOutput) -> None:
+    assert output.finish is None, "an event after the end"
+    assert sum(item.emitted for item in event.passes) == len(event.token_ids)
+    assert not event.prompt_logprobs or not output.ids, "log-probabilities of the prompt after the first token"
+    if event.token_ids and output.first_token_pass is None:
+        output.first_token_pass = event.passes[0].pass_index
+    output.ids += event.token_ids
+    output.passes += event.passes
+    output.finish = event.finish
+    output.logprobs += event.logprobs
+    output.prompt_logprobs += event.prompt_logprobs
+    if event.finish:
+        _check_end(output)
+
+
+def _check_end(output: Output) -> None:
+    output.stats.check()
+    assert output.stats.completion_tokens == len(output.ids)
 
 
 # ------------------------------------------------------------------ laws

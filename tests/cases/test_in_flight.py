@@ -91,7 +91,7 @@ def test_a_request_is_said_to_start_before_its_first_pass_and_not_after_it() -> 
     engine, runner = scripted_engine(LAW, NgramProposer(4))
     engine.submit(Request("a", (1,), 3))
     begun = engine.begin(0.0)
-    assert begun.events == (Started("a"),)
+    assert begun.events == (Started("a", cached_tokens=0),)
     assert begun.plan is not None and runner.plans == []
     assert [type(event) for event in engine.finish(begun.plan)] == [StepOutput]
 

@@ -51,10 +51,21 @@ class Subject:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    """The demo model in float32 with the sixteen prompts of the benchmark."""
+    """The demo model in float32 on the reference runner, with the sixteen prompts of the benchmark."""
+    return _demo_subject(tmp_path_factory.mktemp("demo"), "eager")
+
+
+@pytest.fixture(scope="session")
+def compiled_demo(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """The same, compiled."""
+    return _demo_subject(tmp_path_factory.mktemp("compiled-demo"), "openvino")
+
+
+def _demo_subject(root: Path, runner: str) -> Subject:
     gguf = demo_model.fetch()
-    directory = tmp_path_factory.mktemp("demo") / "engine"
-    assert main(["--method", "ngram", "--dtype", "float32", "--output", str(directory)]) == 0
+    directory = root / "engine"
+    argv = ["--method", "ngram", "--dtype", "float32", "--output", str(directory)]
+    assert main([*argv, "--runner", runner]) == 0
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     texts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
     prompts = [
@@ -87,11 +98,11 @@ def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return random_subject(root, folder)
 
 
-def random_subject(root: Path, folder: Path, *options: str) -> Subject:
-    """A random model for the reference runner, with prompts of random tokens; the fourth repeats itself."""
+def random_subject(root: Path, folder: Path, *options: str, runner: str = "eager") -> Subject:
+    """A random model with prompts of random tokens; the fourth repeats itself."""
     directory = root / "engine"
     argv = ["--method", "ngram", "--dtype", "float32", "--target", str(folder), "--output", str(directory)]
-    assert main([*argv, "--runner", "eager", *options]) == 0
+    assert main([*argv, "--runner", runner, *options]) == 0
     values = torch.Generator().manual_seed(11)
     lengths = [1, 2, 3, 8, 15, 16, 17, 31, 33, 64, 65, 100, 5, 7, 40, 90]
     prompts = [tuple(torch.randint(3, 260, (length,), generator=values).tolist()) for length in lengths]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from builders.build import main
 from tests.engines import one_by_one, staggered
+from tests.equality.margin import compare
 from tests.models import tiny_llama
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor
@@ -21,10 +23,10 @@ where neighbours in bfloat16 are 1/32 apart, and each pass rounds many times."""
 TOKENS = 48
 
 
-def build(root: Path) -> tuple[Path, Path]:
+def build(root: Path, runner: str) -> tuple[Path, Path]:
     model = tiny_llama(root / "model", dtype=torch.bfloat16, seed=4)
     argv = ["--method", "ngram", "--dtype", "bfloat16", "--target", str(model), "--output", str(root / "engine")]
-    assert main(argv) == 0
+    assert main([*argv, "--runner", runner]) == 0
     return model, root / "engine"
 
 
@@ -41,24 +43,12 @@ async def run(directory: Path, prompts: list[tuple[int, ...]]) -> list[list[list
         await executor.aclose()
 
 
-def test_schedules_part_at_near_ties_only(tmp_path: Path) -> None:
-    folder, engine = build(tmp_path)
+@pytest.mark.parametrize("runner", ["eager", "openvino"])
+def test_schedules_part_at_near_ties_only(tmp_path: Path, runner: str) -> None:
+    folder, engine = build(tmp_path, runner)
     values = torch.Generator().manual_seed(5)
     prompts = [tuple(torch.randint(3, 260, (length,), generator=values).tolist()) for length in (2, 9, 17, 40)]
     plain, *others = asyncio.run(run(engine, prompts))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    compared = 0
-    for texts in others:
-        for prompt, expected, text in zip(prompts, plain, texts, strict=True):
-            same = next((i for i, (a, b) in enumerate(zip(expected, text, strict=True)) if a != b), TOKENS)
-            compared += same
-            if same < TOKENS:
-                assert gap(model, [*prompt, *expected[:same]]) < MARGIN
+    compared = sum(compare(model, prompts, plain, texts, MARGIN) for texts in others)
     assert compared > TOKENS, "the texts part so early that nothing was compared"
-
-
-def gap(model: torch.nn.Module, prefix: list[int]) -> float:
-    """How far the best logit is above the second, by `transformers`."""
-    with torch.inference_mode():
-        best = model(torch.tensor([prefix])).logits[0, -1].float().topk(2).values
-    return (best[0] - best[1]).item()

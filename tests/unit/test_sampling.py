@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from tests.plans import decode_row
+from trtspec.decoding.edits import Editor
 from trtspec.decoding.rng import gumbel, seed_words
-from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose, process
-from trtspec.types import SamplingParams
+from trtspec.decoding.sampling import NO_TOKEN, NOTHING_ALLOWED, ChoiceRows, choose, fault, process
+from trtspec.errors import EngineFault, InvalidField
+from trtspec.types import Request, SamplingParams
 
 GREEDY = SamplingParams()
 
@@ -82,15 +87,17 @@ def test_rows_of_a_batch_choose_as_if_alone() -> None:
         assert together[0] == 5
 
 
-def test_leaving_out_hopeless_tokens_changes_no_choice() -> None:
+@pytest.mark.parametrize(("width", "spread"), [(300, 12.0), (300, 1.0), (3000, 6.0), (3000, 2.0)])
+def test_leaving_out_hopeless_tokens_changes_no_choice(width: int, spread: float) -> None:
     """The choice computes noise only where it can decide; compare with noise for all tokens."""
-    logits = torch.randn(64, 300, generator=torch.Generator().manual_seed(2)) * 12
-    kinds = [SamplingParams(1.0)] * 64
-    places = torch.arange(300).expand(64, 300)
-    fixed = torch.full((64, 300), 3)
-    noise = gumbel(seed_words([5] * 64).unsqueeze(2), fixed, torch.zeros_like(fixed), places)
+    logits = torch.randn(64, width, generator=torch.Generator().manual_seed(2)) * spread
+    seeds = list(range(64))
+    places = torch.arange(width).expand(64, width)
+    fixed = torch.full((64, width), 3)
+    noise = gumbel(seed_words(seeds).unsqueeze(2), fixed, torch.zeros_like(fixed), places)
     everything = (logits.double() + noise).argmax(dim=1)
-    assert choose(logits, rows(*kinds)).tolist() == everything.tolist()
+    chosen = choose(logits, ChoiceRows([SamplingParams(1.0)] * 64, seeds, [3] * 64, [0] * 64))
+    assert chosen.tolist() == everything.tolist()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -116,6 +123,62 @@ def test_a_row_without_finite_logits_has_no_token_and_spoils_no_other(bad: float
 @pytest.mark.parametrize("kind", [GREEDY, SamplingParams(1.0), SamplingParams(1.0, top_k=3, top_p=0.9, min_p=0.1)])
 def test_a_row_with_nothing_left_has_no_token(kind: SamplingParams) -> None:
     assert choose(torch.full((1, 10), -math.inf), rows(kind)).tolist() == [NO_TOKEN]
+
+
+KINDS = pytest.mark.parametrize("kind", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.8, top_p=0.9)])
+
+
+def edited(kind: SamplingParams, logits: torch.Tensor, *edited_rows: int, **fields: Any) -> torch.Tensor:
+    """Choices where some of the rows, each a sequence by itself, have edits."""
+    plain, other = Request("a", (1,), 9, kind), Request("a", (1,), 9, replace(kind, **fields))
+    plan = [decode_row(other if i in edited_rows else plain, sequence_id=i) for i in range(len(logits))]
+    edits = [Editor().edits(row, (), logits) for row in plan]
+    return choose(logits, replace(rows(*(row.request.sampling for row in plan)), edits=edits))
+
+
+@KINDS
+def test_edits_reach_their_rows_alone_and_leave_the_logits_as_they_were(kind: SamplingParams) -> None:
+    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(4))
+    before, plain = logits.clone(), choose(logits, rows(*[kind] * 4)).tolist()
+    banned = edited(kind, logits, 1, 3, bad_words=tuple((token,) for token in {plain[1], plain[3]})).tolist()
+    assert [banned[0], banned[2]] == [plain[0], plain[2]]
+    assert not {banned[1], banned[3]} & {plain[1], plain[3]}
+    assert torch.equal(logits, before)
+
+
+@KINDS
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_edits_do_not_hide_what_is_no_number(bad: float, kind: SamplingParams) -> None:
+    logits = torch.randn(3, 10, generator=torch.Generator().manual_seed(4))
+    expected = edited(kind, logits, 0, 1, bad_words=((7,),)).tolist()
+    logits[1, 7] = bad
+    assert edited(kind, logits, 0, 1, bad_words=((7,),)).tolist() == [expected[0], NO_TOKEN, expected[2]]
+
+
+@KINDS
+def test_edits_that_forbid_everything_are_told_from_logits_that_are_no_numbers(kind: SamplingParams) -> None:
+    logits = torch.randn(3, 4, generator=torch.Generator().manual_seed(4))
+    expected = choose(logits, rows(kind, kind, kind)).tolist()
+    chosen = edited(kind, logits, 1, bad_words=((0,), (1,), (2,), (3,))).tolist()
+    assert chosen == [expected[0], NOTHING_ALLOWED, expected[2]]
+    assert isinstance(fault(NOTHING_ALLOWED), InvalidField) and isinstance(fault(NO_TOKEN), EngineFault)
+
+
+@pytest.mark.parametrize("flatness", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("top_p", [1e-3, 0.5, 0.95, 0.9999999])
+@pytest.mark.parametrize("top_k", [0, 700])
+def test_the_nucleus_is_that_of_a_full_sort(flatness: float, top_p: float, top_k: int) -> None:
+    """From laws where a few tokens matter to laws where nearly all do; rows beside each other do not touch."""
+    logits = torch.randn(6, 3000, generator=torch.Generator().manual_seed(2)) * flatness
+    kinds = [SamplingParams(1.0, top_k, top_p), SamplingParams(1.0), SamplingParams(0.7, top_k=5)] * 2
+    kept = torch.isfinite(process(logits, kinds))
+    for row in (0, 3):
+        ordered = logits[row].double().sort(descending=True)
+        law = ordered.values[: top_k or 3000].softmax(dim=0)
+        size = int((law.cumsum(dim=0) - law < top_p).sum())
+        assert kept[row].nonzero().flatten().tolist() == ordered.indices[:size].sort().values.tolist()
+        assert torch.equal(torch.isfinite(process(logits[row : row + 1], kinds[row : row + 1]))[0], kept[row])
+    assert kept[1].all() and kept[2].sum() == 5
 
 
 def test_masked_tokens_are_never_chosen() -> None:

@@ -78,12 +78,18 @@ def ancestors(draft: Draft) -> Tensor:
     return seen
 
 
+def place_depths(parents: Sequence[int]) -> list[int]:
+    """Depth of one row's root, 0, and of each of its nodes, [N + 1]."""
+    deep = [0]
+    for parent in parents:
+        deep.append(deep[parent + 1] + 1)
+    return deep
+
+
 def nodes_by_depth(parents: Sequence[int]) -> tuple[int, ...]:
     """How many nodes one row submits at each depth; element i is depth i + 1."""
-    depth: list[int] = []
-    for parent in parents:
-        depth.append(1 if parent == ROOT else depth[parent] + 1)
-    return tuple(depth.count(level) for level in range(1, max(depth, default=0) + 1))
+    deep = place_depths(parents)
+    return tuple(deep.count(level) for level in range(1, max(deep) + 1))
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, fill: int) -> Tensor:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trtspec.decoding.checks import check_request
+from trtspec.decoding.edits import Editor
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
 from trtspec.decoding.scheduler import Scheduler
 from trtspec.decoding.step import run_pass
-from trtspec.errors import InvalidField, PromptTooLong
 from trtspec.types import EngineEvent, EngineStats, Limits, Request
 
 
@@ -31,6 +32,7 @@ class Engine:
     def __init__(self, runner: Runner, proposer: Proposer, kv_cache: KVCache, limits: Limits) -> None:
         self._runner = runner
         self._proposer = proposer
+        self._editor = Editor()
         self._limits = limits
         self._scheduler = Scheduler(kv_cache, proposer.needs, limits.max_batch_size, limits.max_pass_tokens)
 
@@ -41,7 +43,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises a `RequestError` for one that could never run."""
-        self._check(request)
+        check_request(request, self._limits)
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> tuple[EngineEvent, ...]:
@@ -56,8 +58,8 @@ class Engine:
 
     def finish(self, plan: StepPlan) -> tuple[EngineEvent, ...]:
         """Run the pass and settle it; returns what it made known."""
-        draft, outcome = run_pass(plan, self._proposer, self._runner)
-        return self._scheduler.commit(plan, draft, outcome)
+        result = run_pass(plan, self._proposer, self._runner, self._editor)
+        return self._scheduler.commit(plan, result)
 
     def stats(self) -> EngineStats:
         kv_cache = self._scheduler.kv_cache
@@ -73,20 +75,3 @@ class Engine:
     def check(self) -> None:
         """Assert the integrity of the KV bookkeeping."""
         self._scheduler.kv_cache.check()
-
-    def _check(self, request: Request) -> None:
-        limits = self._limits
-        if not request.prompt:
-            raise InvalidField("prompt", "empty", "at least one token")
-        if request.max_tokens < 1:
-            raise InvalidField("max_tokens", request.max_tokens, "1 or more")
-        size, room = len(request.prompt) + request.max_tokens, min(limits.max_context_tokens, limits.kv_cache_tokens)
-        if size > room:
-            raise PromptTooLong(
-                f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} exceed {room} positions"
-            )
-        low, high = min(request.prompt), max(request.prompt)
-        if not 0 <= low <= high < limits.vocabulary_size:
-            raise InvalidField("token_ids", f"{low}..{high}", f"0..{limits.vocabulary_size - 1}")
-        if not 0 <= request.max_draft_tokens <= limits.max_draft_tokens:
-            raise InvalidField("max_draft_tokens", request.max_draft_tokens, f"0..{limits.max_draft_tokens}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from trtspec.decoding.draft import Draft
@@ -32,8 +33,8 @@ class PlanRow:
     """The token chosen here is the first of its output."""
     max_depth: int
     max_nodes: int
-    blocks: tuple[int, ...]
-    """Block table over cached, fed and draft positions."""
+    blocks: Sequence[int]
+    """Block table over cached, fed and draft positions. Belongs to the cache, as `history` does to the scheduler."""
     choice: int
     """Which of the request's n outputs."""
     scored: int
@@ -78,6 +79,15 @@ class TargetOutput:
 
     logits: Tensor  # [S, V], V cut to the ids that may be emitted
     hidden: Tensor | None = None  # [S, H], normalised last hidden states; None where a runner has none
+
+
+def roots(plan: StepPlan, draft: Draft) -> Tensor:
+    """The logits row of each plan row's last fed token, [B]: scored tokens end there, nodes follow.
+
+    Means nothing for a row without scored tokens.
+    """
+    scored = torch.tensor([row.scored for row in plan.rows])
+    return (scored + draft.counts).cumsum(0) - draft.counts - 1
 
 
 class Runner(Protocol):

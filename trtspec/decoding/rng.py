@@ -35,17 +35,17 @@ class Lane(enum.IntEnum):
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Ten rounds over arrays of 32-bit words held in 64-bit integers (NumPy or torch, any shape that broadcasts).
 
-    A product of two words may wrap a signed integer; its 64 bits are right all the same, and masks take them apart.
+    A product of two words may wrap a signed integer; its 64 bits are right all the same. Words are masked where they
+    are multiplied and at the end; in between, what is above their 32 bits does no harm.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        high0, low0 = (product0 >> 32) & _MASK, product0 & _MASK
-        high1, low1 = (product1 >> 32) & _MASK, product1 & _MASK
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
-    return c0, c1, c2, c3
+        c0, c2 = ((product1 >> 32) ^ c1 ^ k0) & _MASK, ((product0 >> 32) ^ c3 ^ k1) & _MASK
+        c1, c3 = product1, product0
+        k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
 def seed_words(seeds: list[int], device: torch.device | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 A row is one place where a token is chosen: the root of a sequence or a node of its draft. The noise of a row is a
 function of (seed, position, choice), so every schedule that reaches the same logits chooses the same token.
-The order of processors and their edge cases follow `transformers`: temperature, top-k, top-p, min-p.
+The order of processors and their edge cases follow `transformers`: edits, temperature, top-k, top-p, min-p.
 """
 
 from __future__ import annotations
@@ -14,11 +14,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trtspec.decoding import rowwise
+from trtspec.decoding.processors import PlaceEdits, apply
 from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, gumbel, seed_words
+from trtspec.errors import EngineFault, InvalidField, RequestError
 from trtspec.types import SamplingParams
 
 NO_TOKEN = -1
-"""Chosen where the logits are not numbers."""
+"""Chosen where the model's logits are not numbers."""
+NOTHING_ALLOWED = -2
+"""Chosen where edits forbid every token."""
+FAULTS = frozenset({NO_TOKEN, NOTHING_ALLOWED})
+
+
+def fault(token: int) -> RequestError:
+    """Why a row has no token: what ends its request."""
+    if token == NOTHING_ALLOWED:
+        return InvalidField("sampling", "forbidding every token", "logit_bias and bad_words that leave one")
+    return EngineFault("the model's logits are not finite; this request cannot go on")
+
+
+_NEAR = 3.0
+"""The winner's value is about that of the tokens so close to the best: their noise rules most others out."""
+_MANY = 1024
+"""Candidates a row from which on it pays to rule some out first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,85 +50,163 @@ class ChoiceRows:
     """Index in the sequence of the token to choose, prompt included."""
     choices: Sequence[int]
     """Which of a request's n outputs."""
+    edits: Sequence[PlaceEdits | None] = ()
+    """One for each row, or nothing at all."""
 
 
 def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
     """The target's token of each row, [S] int64; NO_TOKEN where a row's best logit is NaN or infinite.
 
-    Greedy rows take the arg-max; others the arg-max of processed logits plus Gumbel noise. Ties go to the lowest id.
+    Greedy rows take the arg-max of edited logits; others the arg-max of processed logits plus Gumbel noise. Ties go
+    to the lowest id. What the model said is judged before edits, which could hide it.
     """
-    best = logits.max(dim=1)
-    ids = best.indices
-    sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
-    if sampled:
-        ids[sampled] = _draw(logits[sampled].float(), _take(rows, sampled))
-    return torch.where(torch.isfinite(best.values), ids, NO_TOKEN)
+    logits = logits.float()
+    ids = best_tokens(logits)
+    processed = [row for row, params in enumerate(rows.sampling) if params.edits or not params.greedy]
+    if processed:
+        ids[processed] = torch.where(ids[processed] == NO_TOKEN, NO_TOKEN, _choose_processed(logits, processed, rows))
+    return ids
+
+
+def best_tokens(logits: Tensor) -> Tensor:
+    """`choose` for greedy rows without edits."""
+    logits = logits.float()
+    ids = rowwise.argmax(logits)
+    return torch.where(torch.isfinite(logits.gather(1, ids.unsqueeze(1)).squeeze(1)), ids, NO_TOKEN)
 
 
 def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    """Logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
+    """Edited logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
+    scores = _tempered(logits.float(), sampling)
+    return scores.masked_fill(scores < _floor(scores, _best(scores), sampling), -math.inf)
+
+
+def _choose_processed(logits: Tensor, processed: Sequence[int], rows: ChoiceRows) -> Tensor:
+    """`choose` for those of the rows that need more than an arg-max."""
+    logits, rows = _pick(logits, processed), _take(rows, processed)
+    if any(rows.edits):
+        logits = logits.clone()
+        for index, edits in enumerate(rows.edits):
+            if edits:
+                apply(logits[index], edits)
+    ids = rowwise.argmax(logits)
+    forbidden = torch.isneginf(logits.gather(1, ids.unsqueeze(1)).squeeze(1))
+    sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
+    if sampled:
+        ids[sampled] = _draw(_pick(logits, sampled), _take(rows, sampled))
+    return torch.where(forbidden, NOTHING_ALLOWED, ids)
+
+
+def _tempered(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     temperatures = torch.tensor([params.temperature for params in sampling], dtype=torch.float32, device=logits.device)
-    scores = logits.float() / temperatures.unsqueeze(1)
+    return logits / temperatures.unsqueeze(1)
+
+
+def _best(scores: Tensor) -> Tensor:
+    return scores.gather(1, rowwise.argmax(scores).unsqueeze(1))
+
+
+def _floor(scores: Tensor, best: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
+    """The least score that truncation keeps in each row, [S, 1]. Its equals stay, so that no order of ties matters."""
+    floor = torch.full_like(best, -math.inf)
     truncated = [row for row, params in enumerate(sampling) if params.truncates]
     if truncated:
-        scores[truncated] = _truncate(scores[truncated], [sampling[row] for row in truncated])
-    return scores
-
-
-def _truncate(scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    scores = _keep_from(scores, _top_k_floor(scores, [params.top_k for params in sampling]))
-    scores = _keep_from(scores, _top_p_floor(scores, [params.top_p for params in sampling]))
-    return _keep_from(scores, _min_p_floor(scores, [params.min_p for params in sampling]))
-
-
-def _keep_from(scores: Tensor, floor: Tensor) -> Tensor:
-    """Drop tokens below the floor; tokens equal to it stay, so that ties do not depend on a sort's order."""
-    return scores.masked_fill(scores < floor, -math.inf)
+        kinds = [sampling[row] for row in truncated]
+        scores, best = _pick(scores, truncated), _pick(best, truncated)
+        kept = _top_k_floor(scores, [params.top_k for params in kinds])
+        kept = _top_p_floor(scores, best, kept, [params.top_p for params in kinds])
+        floor[truncated] = kept.maximum(_min_p_floor(best, [params.min_p for params in kinds]))
+    return floor
 
 
 def _top_k_floor(scores: Tensor, top_k: Sequence[int]) -> Tensor:
     """The k-th largest score of each row, [S, 1]; -inf where k is 0."""
-    vocabulary = scores.shape[1]
-    ks = torch.tensor([min(k, vocabulary) for k in top_k], device=scores.device)
+    ks = torch.tensor([min(k, scores.shape[1]) for k in top_k], device=scores.device)
     if not ks.any():
         return scores.new_full((len(top_k), 1), -math.inf)
-    largest = scores.topk(int(ks.max()), dim=1).values
+    largest = rowwise.top(scores, int(ks.max()))
     floor = largest.gather(1, (ks - 1).clamp(min=0).unsqueeze(1))
     return floor.masked_fill((ks == 0).unsqueeze(1), -math.inf)
 
 
-def _top_p_floor(scores: Tensor, top_p: Sequence[float]) -> Tensor:
-    """The smallest score in each row's nucleus, [S, 1]: the fewest best tokens with probability top_p or more."""
-    if all(p >= 1.0 for p in top_p):
-        return scores.new_full((len(top_p), 1), -math.inf)
-    ordered = scores.sort(dim=1, descending=True).values
-    probabilities = ordered.double().softmax(dim=1)
-    before = probabilities.cumsum(dim=1) - probabilities
+def _top_p_floor(scores: Tensor, best: Tensor, kept: Tensor, top_p: Sequence[float]) -> Tensor:
+    """The smallest score in each row's nucleus, [S, 1]: of the tokens from `kept` on, the fewest best ones with
+    probability top_p or more; `kept` where top_p is 1.
+
+    V tokens that are each below (1 - top_p) / V of the best one's probability weigh less than 1 - top_p together, so
+    no nucleus reaches them, and only the others are sorted.
+    """
     wanted = torch.tensor(top_p, dtype=torch.float64, device=scores.device).unsqueeze(1)
-    size = (before < wanted).sum(dim=1, keepdim=True)
+    if bool((wanted >= 1.0).all()):
+        return kept
+    open_ended = torch.isneginf(kept)
+    reach = torch.where(open_ended, best + ((1.0 - wanted) / scores.shape[1]).log().float(), kept)
+    candidates = rowwise.entries(scores, reach)
+    ordered = rowwise.descending(_ragged(scores.flatten()[candidates.flat], candidates.row, len(scores)))
+    weights = (ordered - best).double().exp()
+    cumulative = weights.cumsum(dim=1)
+    total = cumulative[:, -1:]
+    if open_ended.any():
+        total = total + _rest(scores, best, candidates.flat).where(open_ended, 0.0)
+    size = (cumulative - weights < wanted * total).sum(dim=1, keepdim=True)
     # A row of NaN has no nucleus; `choose` reports it.
-    return ordered.gather(1, (size - 1).clamp(min=0)).masked_fill(wanted >= 1.0, -math.inf)
+    return torch.where(wanted < 1.0, ordered.gather(1, (size - 1).clamp(min=0)), kept)
 
 
-def _min_p_floor(scores: Tensor, min_p: Sequence[float]) -> Tensor:
+def _rest(scores: Tensor, best: Tensor, candidates: Tensor) -> Tensor:
+    """What all tokens but the candidates weigh beside each row's best one, [S, 1] float64."""
+    weights = (scores - best).exp()
+    weights.view(-1)[candidates] = 0.0
+    return rowwise.sums(weights).double()
+
+
+def _ragged(values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Values given row by row as a matrix, padded with -inf, [rows, at least 1]."""
+    counts = torch.bincount(row, minlength=rows)
+    column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    matrix = values.new_full((rows, max(1, int(counts.max()))), -math.inf)
+    matrix[row, column] = values
+    return matrix
+
+
+def _min_p_floor(best: Tensor, min_p: Sequence[float]) -> Tensor:
     """The score of min_p times the best token's probability, [S, 1]."""
     logs = [math.log(p) if p > 0.0 else -math.inf for p in min_p]
-    return scores.max(dim=1, keepdim=True).values + scores.new_tensor(logs).unsqueeze(1)
+    return best + best.new_tensor(logs).unsqueeze(1)
 
 
 def _draw(logits: Tensor, rows: ChoiceRows) -> Tensor:
     """Gumbel-max over the tokens that can win: noise is bounded, so the others need none."""
-    scores = process(logits, rows.sampling)
-    floor = scores.max(dim=1, keepdim=True).values - (MAX_NOISE - MIN_NOISE)
-    row, token = torch.nonzero(scores >= floor, as_tuple=True)
-    device = logits.device
-    positions = torch.tensor(rows.positions, device=device)[row]
-    choices = torch.tensor(rows.choices, device=device)[row]
-    noise = gumbel(seed_words(list(rows.seeds), device)[:, row], positions, choices, token)
-    values = scores[row, token].double() + noise
-    best = values.new_full((len(rows.seeds),), -math.inf).scatter_reduce(0, row, values, "amax")
-    ids = torch.where(values == best[row], token, logits.shape[1])
-    return token.new_full((len(rows.seeds),), logits.shape[1]).scatter_reduce(0, row, ids, "amin")
+    scores = _tempered(logits, rows.sampling)
+    best = _best(scores)
+    floor = _floor(scores, best, rows.sampling).maximum(best - (MAX_NOISE - MIN_NOISE))
+    flat, row, token = rowwise.entries(scores, floor)
+    values = scores.flatten()[flat]
+    if len(row) > _MANY * len(scores):
+        near = values >= best[row, 0] - _NEAR
+        least = _largest(_noisy(values[near], row[near], token[near], rows), row[near], len(scores))
+        able = values >= least[row] - MAX_NOISE
+        row, token, values = row[able], token[able], values[able]
+    noisy = _noisy(values, row, token, rows)
+    winners = torch.where(noisy == _largest(noisy, row, len(scores))[row], token, scores.shape[1])
+    return token.new_full((len(scores),), scores.shape[1]).scatter_reduce(0, row, winners, "amin")
+
+
+def _noisy(scores: Tensor, row: Tensor, token: Tensor, rows: ChoiceRows) -> Tensor:
+    """Scores of some tokens plus their noise, float64."""
+    positions = torch.tensor(rows.positions, device=row.device)[row]
+    choices = torch.tensor(rows.choices, device=row.device)[row]
+    return scores.double() + gumbel(seed_words(list(rows.seeds), row.device)[:, row], positions, choices, token)
+
+
+def _largest(values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """The largest value of each row, [rows]; -inf for a row without any."""
+    return values.new_full((rows,), -math.inf).scatter_reduce(0, row, values, "amax")
+
+
+def _pick(values: Tensor, indices: Sequence[int]) -> Tensor:
+    """Some rows; no copy where it is all of them."""
+    return values if len(indices) == len(values) else values[indices]
 
 
 def _take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
@@ -118,4 +215,5 @@ def _take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
         seeds=[rows.seeds[i] for i in indices],
         positions=[rows.positions[i] for i in indices],
         choices=[rows.choices[i] for i in indices],
+        edits=[rows.edits[i] for i in indices] if rows.edits else (),
     )

@@ -1,40 +1,25 @@
 """In-flight batching: who takes part in the next pass, and what a pass changes.
 
 Sequences join and leave between passes. `plan` reserves, `commit` settles; nothing else changes shared state.
-Order is priority, then arrival. Prefill runs in chunks beside decoding. When blocks run short, drafts shrink first,
-then the last sequence in order gives its blocks back and is computed again later (preemption by recompute).
+Order is priority, then arrival, then choice. Prefill runs in chunks beside decoding. When blocks run short, drafts
+shrink first, then sequences are preempted. The work of a pass grows with the pass, not with who waits and not with
+the text so far.
 """
 
 from __future__ import annotations
 
-import bisect
-from typing import NamedTuple
-
-from trtspec.decoding.draft import Draft, nodes_by_depth
+from trtspec.decoding.draft import nodes_by_depth
+from trtspec.decoding.feeding import Feeding, pending
 from trtspec.decoding.kv_cache import KVCache, SlotCopy
+from trtspec.decoding.logprobs import RowLogprobs
 from trtspec.decoding.plan import PlanRow, StepPlan
 from trtspec.decoding.proposer import Needs
-from trtspec.decoding.sampling import NO_TOKEN
+from trtspec.decoding.roster import LiveRequest, Roster
+from trtspec.decoding.sampling import FAULTS, fault
 from trtspec.decoding.sequence import Sequence
-from trtspec.decoding.verify import Outcome
-from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineFault
-from trtspec.types import (
-    EngineEvent,
-    Failed,
-    Finish,
-    FinishReason,
-    PassRecord,
-    Request,
-    Started,
-    StepOutput,
-)
-
-
-class _Feed(NamedTuple):
-    """Known tokens that a sequence gets into the pass being planned."""
-
-    sequence: Sequence
-    fed: int
+from trtspec.decoding.step import PassResult
+from trtspec.errors import DeadlineExceeded, RequestError
+from trtspec.types import EngineEvent, Failed, Finish, FinishReason, PassRecord, Request, StepOutput
 
 
 class Scheduler:
@@ -42,48 +27,42 @@ class Scheduler:
 
     def __init__(self, kv_cache: KVCache, needs: Needs, max_batch_size: int, max_pass_tokens: int) -> None:
         self.kv_cache = kv_cache
-        self.preemptions = 0
         self.passes = 0
         self._needs = needs
         self._max_batch_size = max_batch_size
         self._max_pass_tokens = max_pass_tokens
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
-        self._by_request: dict[str, Sequence] = {}
-        self._arrivals = 0
+        self._roster = Roster(kv_cache.block_tokens)
         self._copies: list[SlotCopy] = []
         self._released: list[int] = []
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self._roster.running)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return self._roster.not_running
+
+    @property
+    def preemptions(self) -> int:
+        return self._roster.preemptions
 
     @property
     def idle(self) -> bool:
-        return not self._by_request
+        return not self._roster.live
 
     def add(self, request: Request) -> None:
         """Queue a request; raises `DuplicateRequest` while another with its id lives."""
-        if request.request_id in self._by_request:
-            raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
-        sequence = Sequence(self._arrivals, request, tokens=list(request.prompt))
-        self._arrivals += 1
-        self._by_request[request.request_id] = sequence
-        bisect.insort(self._waiting, sequence, key=lambda item: item.order)
+        self._roster.add(request)
 
     def cancel(self, request_id: str) -> tuple[EngineEvent, ...]:
-        """End a request now; unknown ids, such as one that just ended, are no error."""
-        sequence = self._by_request.get(request_id)
-        return (self._end(sequence, FinishReason.CANCELLED),) if sequence else ()
+        """End all outputs of a request now; unknown ids, such as one that just ended, are no error."""
+        live = self._roster.live.get(request_id)
+        return self._end(live, FinishReason.CANCELLED) if live else ()
 
     def expire(self, now: float) -> tuple[EngineEvent, ...]:
         """End what is past its deadline: with DEADLINE once accepted, with an error if still queued."""
-        overdue = [sequence for sequence in self._by_request.values() if sequence.overdue(now)]
-        return tuple(self._end(sequence, FinishReason.DEADLINE) for sequence in overdue)
+        return tuple(event for live in self._roster.overdue(now) for event in self._end(live, FinishReason.DEADLINE))
 
     def plan(self) -> tuple[StepPlan | None, tuple[EngineEvent, ...]]:
         """The next pass with its memory reserved, and `Started` for who joins; None where there is nothing to do.
@@ -91,117 +70,85 @@ class Scheduler:
         Known tokens come first, those of waiting sequences included; drafts get what is left.
         """
         allowed = self._allowed_nodes()
-        budget = self._max_pass_tokens - sum(allowed.values())
-        feeds = self._feed_running(budget)
-        started = self._admit(budget - sum(feed.fed for feed in feeds), feeds)
-        if not feeds:
+        feeding = Feeding(self.kv_cache, self._roster, self._max_pass_tokens - sum(allowed.values()))
+        feeding.feed_running()
+        started = feeding.admit(self._max_batch_size)
+        if not feeding.fed:
             return None, started
-        rows = tuple(self._row(feed, allowed.get(feed.sequence.sequence_id, 0)) for feed in feeds)
+        rows = tuple(self._row(number, fed, allowed.get(number, 0)) for number, fed in feeding.fed.items())
         plan = StepPlan(self.passes, rows, tuple(self._copies), tuple(self._released))
         self.passes += 1
         self._copies.clear()
         self._released.clear()
         return plan, started
 
-    def commit(self, plan: StepPlan, draft: Draft, outcome: Outcome) -> tuple[EngineEvent, ...]:
-        """Settle a pass: keep accepted positions, end outputs, and tell what is new."""
-        by_id = {sequence.sequence_id: sequence for sequence in self._running}
+    def commit(self, plan: StepPlan, result: PassResult) -> tuple[EngineEvent, ...]:
+        """Settle a pass: keep accepted positions, end outputs, and tell what is new.
+
+        A row whose sequence ended meanwhile counts nowhere.
+        """
         columns = zip(
             plan.rows,
-            draft.parents.tolist(),
-            draft.counts.tolist(),
-            outcome.path.tolist(),
-            outcome.accepted.tolist(),
-            outcome.emitted.tolist(),
+            result.draft.parents.tolist(),
+            result.draft.counts.tolist(),
+            result.outcome.path.tolist(),
+            result.outcome.accepted.tolist(),
+            result.outcome.emitted.tolist(),
+            result.logprobs,
             strict=True,
         )
         events: list[EngineEvent] = []
-        for row, parents, count, path, accepted, emitted in columns:
-            sequence = by_id[row.sequence_id]
+        for row, parents, count, path, accepted, emitted, logprobs in columns:
+            sequence = self._roster.running.get(row.sequence_id)
+            if sequence is None:
+                continue
             self._copies += self.kv_cache.commit(row.sequence_id, row.fed, path[:accepted])
+            if sequence.scores_prompt and logprobs is not None:
+                sequence.score_prompt(row.start, logprobs.prompt)
             if row.samples:
                 self.kv_cache.trim(row.sequence_id)
                 nodes = nodes_by_depth(parents[:count])
                 record = PassRecord(plan.pass_index, nodes, accepted, accepted + 1, prefill=row.prefill)
-                events += self._advance(sequence, emitted[: accepted + 1], record)
+                events += self._advance(sequence, emitted[: accepted + 1], record, logprobs)
+            else:
+                self.kv_cache.publish(row.sequence_id, sequence.tokens, sequence.names)
         return tuple(events)
 
     def _allowed_nodes(self) -> dict[int, int]:
         """Draft nodes that the pass's budget allows each decoding sequence: equal shares of what decoding leaves,
         or of half of it where prefill wants the rest."""
-        decoding = [sequence for sequence in self._running if self._decodes(sequence)]
-        spare = self._max_pass_tokens - len(self._running)
-        if self._waiting or len(decoding) < len(self._running):
+        running = self._roster.running.values()
+        decoding = [sequence for sequence in running if self._decodes(sequence)]
+        spare = self._max_pass_tokens - len(running)
+        if self._roster.waiting or len(decoding) < len(running):
             spare //= 2
         share = max(spare, 0) // max(len(decoding), 1)
         return {sequence.sequence_id: min(self._wanted_nodes(sequence), share) for sequence in decoding}
 
-    def _feed_running(self, budget: int) -> list[_Feed]:
-        """Decoding sequences first, so that a long prompt never stalls them, then prompts under way."""
-        feeds: list[_Feed] = []
-        for sequence in sorted(self._running, key=lambda item: (self._pending(item) > 1, *item.order)):
-            if budget > 0 and sequence in self._running and self._make_room(sequence, feeds):
-                feed = self._feed(sequence, budget)
-                budget -= feed.fed
-                feeds.append(feed)
-        return feeds
-
-    def _make_room(self, sequence: Sequence, feeds: list[_Feed]) -> bool:
-        """Room for one more position, taken from those later in order if need be; never from the pass's own rows."""
-        planned = {feed.sequence.sequence_id for feed in feeds}
-        while self.kv_cache.room(sequence.sequence_id) < 1:
-            later = [item for item in self._running if item.order > sequence.order]
-            victims = [item for item in later if item.sequence_id not in planned]
-            if not victims:
-                return False
-            self._preempt(max(victims, key=lambda item: item.order))
-        return True
-
-    def _admit(self, budget: int, feeds: list[_Feed]) -> tuple[EngineEvent, ...]:
-        """Admit in order while batch, budget and memory last; the first that does not fit holds the rest back."""
-        started: list[EngineEvent] = []
-        while self._waiting and len(self._running) < self._max_batch_size and budget > 0:
-            sequence = self._waiting[0]
-            if not self.kv_cache.reserve(sequence.sequence_id, len(sequence.tokens)):
-                break
-            self._running.append(self._waiting.pop(0))
-            if not sequence.started:
-                sequence.started = True
-                started.append(Started(sequence.request.request_id))
-            feed = self._feed(sequence, budget)
-            budget -= feed.fed
-            feeds.append(feed)
-        return tuple(started)
-
-    def _feed(self, sequence: Sequence, budget: int) -> _Feed:
-        count = min(self._pending(sequence), budget, self.kv_cache.room(sequence.sequence_id))
-        self.kv_cache.reserve(sequence.sequence_id, count)
-        return _Feed(sequence, count)
-
-    def _row(self, feed: _Feed, allowed: int) -> PlanRow:
+    def _row(self, sequence_id: int, fed: int, allowed: int) -> PlanRow:
         """The row of a sequence, with as many draft nodes as the blocks that are left can hold."""
-        sequence, fed = feed
-        nodes = min(allowed, self.kv_cache.room(sequence.sequence_id) - fed)
-        samples = fed == self._pending(sequence)
-        self.kv_cache.reserve(sequence.sequence_id, fed + nodes)
+        sequence = self._roster.running[sequence_id]
+        nodes = min(allowed, self.kv_cache.room(sequence_id) - fed)
+        samples = fed == pending(self.kv_cache, sequence)
+        self.kv_cache.reserve(sequence_id, fed + nodes)
         return PlanRow(
-            sequence_id=sequence.sequence_id,
+            sequence_id=sequence_id,
             request=sequence.request,
             history=sequence.tokens,
-            start=self.kv_cache.length(sequence.sequence_id),
+            start=self.kv_cache.length(sequence_id),
             fed=fed,
             samples=samples,
             prefill=sequence.generated == 0,
             max_depth=min(self._depth(sequence), nodes),
             max_nodes=nodes,
-            blocks=self.kv_cache.blocks(sequence.sequence_id),
+            blocks=self.kv_cache.blocks(sequence_id),
             choice=sequence.choice,
-            scored=int(samples),
+            scored=fed if sequence.scores_prompt else int(samples),
         )
 
     def _decodes(self, sequence: Sequence) -> bool:
         """Only its last token is not cached, and that one was generated: it may draft."""
-        return sequence.generated > 0 and self._pending(sequence) == 1
+        return sequence.generated > 0 and pending(self.kv_cache, sequence) == 1
 
     def _depth(self, sequence: Sequence) -> int:
         """Deepest draft that can be emitted: the bonus takes one of the remaining tokens."""
@@ -211,44 +158,56 @@ class Scheduler:
         depth = self._depth(sequence)
         return self._needs.max_nodes if self._needs.tree and depth else min(depth, self._needs.max_nodes)
 
-    def _pending(self, sequence: Sequence) -> int:
-        """Known tokens that are not cached."""
-        return len(sequence.tokens) - self.kv_cache.length(sequence.sequence_id)
-
-    def _advance(self, sequence: Sequence, emitted: list[int], record: PassRecord) -> tuple[EngineEvent, ...]:
+    def _advance(
+        self, sequence: Sequence, emitted: list[int], record: PassRecord, logprobs: RowLogprobs | None
+    ) -> tuple[EngineEvent, ...]:
         """Append what the pass emitted, up to the output's end. Without a bonus the request fails after the rest."""
         request_id = sequence.request.request_id
-        good = emitted[: emitted.index(NO_TOKEN)] if NO_TOKEN in emitted else emitted
-        ending = sequence.ending(good)
-        kept, finish = ending if ending else (len(good), None)
-        sequence.tokens += good[:kept]
+        good = emitted[:-1] if emitted[-1] in FAULTS else emitted
+        kept, finish = sequence.ending(good) or (len(good), None)
         failed = finish is None and len(good) < len(emitted)
-        if finish or failed:
+        output = StepOutput(
+            request_id,
+            sequence.choice,
+            tuple(good[:kept]),
+            (record.cut_to(kept) if finish or failed else record,),
+            finish,
+            logprobs.emitted[:kept] if logprobs else (),
+            tuple(sequence.prompt_logprobs),
+        )
+        sequence.prompt_logprobs.clear()
+        sequence.tokens += good[:kept]
+        if failed:
+            self.kv_cache.withdraw(sequence.sequence_id)  # what led to such logits must not reach another request
+            error = self._fail(sequence.request, fault(emitted[-1]))
+            return (output, error) if kept else (error,)
+        self.kv_cache.publish(sequence.sequence_id, sequence.tokens, sequence.names)
+        if record.prefill:
+            self._roster.let_siblings_wait(sequence)
+        if finish:
             self._remove(sequence)
-            record = record.cut_to(kept)
-        output = StepOutput(request_id, sequence.choice, tuple(good[:kept]), (record,), finish)
-        if not failed:
-            return (output,)
-        error = Failed(request_id, EngineFault("the model's logits are not finite; this request cannot go on"))
-        return (output, error) if kept else (error,)
+        return (output,)
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> EngineEvent:
-        """End a sequence between passes."""
-        self._remove(sequence)
-        request_id = sequence.request.request_id
-        if reason is FinishReason.DEADLINE and not sequence.started:
-            return Failed(request_id, DeadlineExceeded("the time was over while the request waited in the queue"))
-        return StepOutput(request_id, sequence.choice, (), (), Finish(reason))
+    def _end(self, live: LiveRequest, reason: FinishReason) -> tuple[EngineEvent, ...]:
+        """End a request between passes."""
+        if reason is FinishReason.DEADLINE and not live.started:
+            error = DeadlineExceeded("the time was over while the request waited in the queue")
+            return (self._fail(live.request, error),)
+        choices = self._drop(live)
+        return tuple(StepOutput(live.request.request_id, choice, (), (), Finish(reason)) for choice in choices)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.preemptions += 1
-        self.kv_cache.release(sequence.sequence_id)
-        self._running.remove(sequence)
-        bisect.insort(self._waiting, sequence, key=lambda item: item.order)
+    def _fail(self, request: Request, error: RequestError) -> Failed:
+        self._drop(self._roster.live[request.request_id])
+        return Failed(request.request_id, error)
+
+    def _drop(self, live: LiveRequest) -> list[int]:
+        """End all outputs of a request that have not ended; returns which."""
+        sequences = list(live.sequences.values())
+        for sequence in sequences:
+            self._remove(sequence)
+        return [sequence.choice for sequence in sequences]
 
     def _remove(self, sequence: Sequence) -> None:
-        del self._by_request[sequence.request.request_id]
-        queue = self._running if sequence in self._running else self._waiting
-        queue.remove(sequence)
+        self._roster.remove(sequence)
         self.kv_cache.release(sequence.sequence_id)
         self._released.append(sequence.sequence_id)

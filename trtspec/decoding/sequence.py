@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trtspec.types import Finish, FinishReason, Request
+from trtspec.decoding.prefix_index import BlockNames
+from trtspec.types import Finish, FinishReason, Request, TokenLogprobs
 
 
 @dataclass(slots=True, eq=False)
@@ -13,16 +14,20 @@ class Sequence:
 
     sequence_id: int
     request: Request
-    choice: int = 0
-    tokens: list[int] = field(default_factory=list)
+    arrival: int
+    """Counts requests."""
+    choice: int
+    tokens: list[int]
     """Prompt and output; the last one is not cached yet while decoding."""
-    started: bool = False
-    """`Started` was published."""
+    names: BlockNames
+    """Of the blocks of `tokens`."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Those of the first so many tokens of the prompt, while they are being scored."""
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Sorts by priority, then arrival."""
-        return (-self.request.priority, self.sequence_id)
+    def order(self) -> tuple[int, int, int]:
+        """Sorts by priority, then arrival, then choice."""
+        return (-self.request.priority, self.arrival, self.choice)
 
     @property
     def generated(self) -> int:
@@ -33,8 +38,15 @@ class Sequence:
         """Tokens that may still be generated."""
         return self.request.max_tokens - self.generated
 
-    def overdue(self, now: float) -> bool:
-        return self.request.deadline is not None and now >= self.request.deadline
+    @property
+    def scores_prompt(self) -> bool:
+        """Log-probabilities of its prompt are still to be told, so that every position must be computed."""
+        return self.request.prompt_logprobs is not None and self.choice == 0 and self.generated == 0
+
+    def score_prompt(self, start: int, scored: tuple[TokenLogprobs, ...]) -> None:
+        """Keep what a pass tells of the prompt from position `start` on; work that is done again replaces the old."""
+        del self.prompt_logprobs[start + 1 if start else 0 :]
+        self.prompt_logprobs += scored
 
     def ending(self, emitted: list[int]) -> tuple[int, Finish] | None:
         """Where a run of new tokens ends the output: how many are kept, and why. A stop beats LENGTH."""

@@ -2,50 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
-from trtspec.decoding.draft import Draft, depths
-from trtspec.decoding.plan import Runner, StepPlan, TargetOutput
+from trtspec.decoding.draft import ROOT, Draft
+from trtspec.decoding.edits import Editor
+from trtspec.decoding.logprobs import RowLogprobs, pass_logprobs
+from trtspec.decoding.plan import PlanRow, Runner, StepPlan, roots
 from trtspec.decoding.proposer import Proposer
-from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose
+from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, best_tokens, choose
 from trtspec.decoding.verify import Outcome, walk_tree
 
 
-def run_pass(plan: StepPlan, proposer: Proposer, runner: Runner) -> tuple[Draft, Outcome]:
-    """Propose, forward, choose, verify. Nothing shared is changed."""
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a pass decided, row by row of its plan."""
+
+    draft: Draft
+    outcome: Outcome
+    logprobs: tuple[RowLogprobs | None, ...]
+    """None where a row's request asks for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A place of a row where the target chooses, once all before it on its path were chosen."""
+
+    index: int
+    """Of the row in the plan."""
+    row: PlanRow
+    tokens: Sequence[int]
+    """Of the row's nodes."""
+    parents: Sequence[int]
+    node: int = ROOT
+    path: tuple[int, ...] = ()
+    """Tokens from the root to the node."""
+
+    def after(self, token: int) -> tuple[_Walk, ...]:
+        """Where the target chooses next once it chose a token here: at the first child that has it, or nowhere."""
+        for node, (parent, drafted) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            if parent == self.node and drafted == token:
+                return (replace(self, node=node, path=(*self.path, token)),)
+        return ()
+
+
+def run_pass(plan: StepPlan, proposer: Proposer, runner: Runner, editor: Editor) -> PassResult:
+    """Propose, forward, choose, verify. Proposer, runner and editor touch only what they own."""
     draft = proposer.propose(plan.view())
     if any(count > row.max_nodes for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)):
         raise ValueError(f"the proposer drafted {draft.counts.tolist()} nodes, more than its rows have room for")
     target = runner.forward(plan, draft)
-    return draft, walk_tree(draft, choose_all(plan, draft, target))
+    editor.release(plan.released)
+    outcome = walk_tree(draft, choose_all(plan, draft, target.logits, editor))
+    return PassResult(draft, outcome, pass_logprobs(plan, draft, outcome, target))
 
 
-def choose_all(plan: StepPlan, draft: Draft, target: TargetOutput) -> Tensor:
-    """The target's token after each root and each node, [B, N + 1]; NO_TOKEN where nothing is sampled."""
-    sampled = torch.tensor([row.samples for row in plan.rows])
-    places = torch.arange(draft.width + 1) <= draft.counts.unsqueeze(1)
-    places &= sampled.unsqueeze(1)
-    ids = torch.full(places.shape, NO_TOKEN)
-    if sampled.any():
-        ids[places] = choose(target.logits, _choice_rows(plan, draft)).cpu()
+def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> Tensor:
+    """The target's token after each root and each node, [B, N + 1]; NO_TOKEN where nothing is sampled.
+
+    Where more than an arg-max is to be done, only places that the walk reaches are chosen, and others stay NO_TOKEN.
+    """
+    ids = torch.full((draft.rows, draft.width + 1), NO_TOKEN)
+    first = roots(plan, draft)
+    greedy = [row.samples and row.request.sampling.greedy and not row.request.sampling.edits for row in plan.rows]
+    if any(greedy):
+        columns = torch.arange(draft.width + 1)
+        places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)
+        chosen = (first.unsqueeze(1) + columns)[places]
+        ids[places] = best_tokens(logits if len(chosen) == len(logits) else logits[chosen]).cpu()
+    walks = _starts(plan, draft, greedy)
+    while walks:
+        index, column = [walk.index for walk in walks], torch.tensor([walk.node + 1 for walk in walks])
+        chosen = choose(logits[first[index] + column], _choice_rows(walks, editor, logits)).cpu()
+        ids[index, column] = chosen
+        walks = [later for walk, token in zip(walks, chosen.tolist(), strict=True) for later in walk.after(token)]
     return ids
 
 
-def _choice_rows(plan: StepPlan, draft: Draft) -> ChoiceRows:
-    """Nodes of one depth choose the same position, so they share their noise."""
-    counts = draft.counts.tolist()
-    deep = depths(draft).tolist()
-    rows = [row for row, count in zip(plan.rows, counts, strict=True) if row.samples for _ in range(count + 1)]
-    positions = [
-        row.next_position + depth
-        for row, count, levels in zip(plan.rows, counts, deep, strict=True)
-        if row.samples
-        for depth in (0, *levels[:count])
+def _starts(plan: StepPlan, draft: Draft, done: Sequence[bool]) -> list[_Walk]:
+    """The roots where a token is still to be chosen."""
+    columns = zip(plan.rows, draft.counts.tolist(), draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+    return [
+        _Walk(index, row, tokens[:count], parents[:count])
+        for index, (row, count, tokens, parents) in enumerate(columns)
+        if row.samples and not done[index]
     ]
+
+
+def _choice_rows(walks: Sequence[_Walk], editor: Editor, logits: Tensor) -> ChoiceRows:
+    """Nodes of one depth choose the same position, so they share their noise."""
     return ChoiceRows(
-        [row.request.sampling for row in rows],
-        [row.request.seed for row in rows],
-        positions,
-        [row.choice for row in rows],
+        [walk.row.request.sampling for walk in walks],
+        [walk.row.request.seed for walk in walks],
+        [walk.row.next_position + len(walk.path) for walk in walks],
+        [walk.row.choice for walk in walks],
+        [editor.edits(walk.row, walk.path, logits) for walk in walks],
     )

@@ -15,7 +15,7 @@ class Executor(Protocol):
     """An engine that is open, or being reopened after a crash."""
 
     def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
-        """Run a request: first `Started`, then `StepOutput`s, the last one with `finish`.
+        """Run a request: first `Started`, then `StepOutput`s, the last one of each output with `finish`.
 
         Closing the iterator cancels the request. A reader that falls behind gets merged outputs.
         Raises a `RequestError`, such as `DuplicateRequest`, `EngineLost` or `EngineFault`.

@@ -41,7 +41,7 @@ class EngineLoop:
 
     def _obey(self) -> tuple[EngineEvent, ...]:
         """Carry out all commands that are there; wait for one where there is nothing else to do."""
-        events: tuple[EngineEvent, ...] = ()
+        events: list[EngineEvent] = []
         wait = self._engine.idle
         while not self._closing:
             try:
@@ -49,7 +49,7 @@ class EngineLoop:
             except Empty:
                 break
             wait = False
-        return events
+        return tuple(events)
 
     def _carry_out(self, command: Command) -> tuple[EngineEvent, ...]:
         match command:

@@ -1,23 +1,22 @@
 """The parent's side of live requests: a mailbox each, where outputs that nobody has read yet are merged.
 
-A mailbox so holds at most one output and never more than a request's tokens, however slow its reader is.
+A mailbox so holds at most one output of each index and never more than a request's tokens, however slow its reader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
 
-from trtspec.errors import DuplicateRequest, EngineLost
+from trtspec.errors import DuplicateRequest, EngineLost, RequestError
 from trtspec.executors.messages import Cancel, Command, Submit
 from trtspec.types import EngineEvent, Failed, Request, RequestEvent, Started, StepOutput
 
 
 class Mailbox:
-    """Unread events of one request, in order."""
+    """Unread events of one request: its start, then its outputs, then its failure."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -25,28 +24,40 @@ class Mailbox:
         """The request takes part in passes."""
         self.ended = False
         """The engine is done with the request, so it needs no cancel."""
-        self._events: deque[EngineEvent] = deque()
+        self._start: Started | None = None
+        self._outputs: dict[int, StepOutput] = {}
+        """By output index, in the order in which each was first left unread."""
+        self._failure: RequestError | None = None
+        self._unfinished = request.n
         self._arrived = asyncio.Event()
 
     def put(self, event: EngineEvent) -> None:
-        self.started = self.started or isinstance(event, Started)
-        self.ended = isinstance(event, Failed) or (isinstance(event, StepOutput) and event.finish is not None)
-        last = self._events[-1] if self._events else None
-        if isinstance(last, StepOutput) and isinstance(event, StepOutput) and last.output_index == event.output_index:
-            self._events[-1] = last.merge(event)
-        else:
-            self._events.append(event)
+        match event:
+            case Started():
+                self.started = True
+                self._start = event
+            case StepOutput(output_index=index):
+                unread = self._outputs.get(index)
+                self._outputs[index] = unread.merge(event) if unread else event
+                self._unfinished -= event.finish is not None
+            case Failed(error=error):
+                self._failure = error
+        self.ended = self._failure is not None or self._unfinished == 0
         self._arrived.set()
 
-    async def get(self) -> RequestEvent:
-        """The next event; raises the error that ended the request."""
-        while not self._events:
+    async def get(self) -> RequestEvent | None:
+        """The next event; None after the last one. Raises the error that ended the request."""
+        while not (self._start or self._outputs or self.ended):
             self._arrived.clear()
             await self._arrived.wait()
-        event = self._events.popleft()
-        if isinstance(event, Failed):
-            raise event.error
-        return event
+        if self._start:
+            start, self._start = self._start, None
+            return start
+        if self._outputs:
+            return self._outputs.pop(next(iter(self._outputs)))
+        if self._failure:
+            raise self._failure
+        return None
 
 
 class RequestStreams:
@@ -80,10 +91,7 @@ class RequestStreams:
         self._live_ids.add(request.request_id)
         try:
             send(Submit(replace(request, request_id=key)))
-            finished = False
-            while not finished:
-                event = await mailbox.get()
-                finished = isinstance(event, StepOutput) and event.finish is not None
+            while (event := await mailbox.get()) is not None:
                 yield replace(event, request_id=request.request_id)
         finally:
             del self._mailboxes[key]

@@ -1,0 +1,102 @@
+"""Who lives: the requests of an engine, and which of their sequences wait, run, or are held back.
+
+It knows nothing of blocks, passes and tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trtspec.decoding.prefix_index import BlockNames
+from trtspec.decoding.queues import OrderedQueue
+from trtspec.decoding.sequence import Sequence
+from trtspec.errors import DuplicateRequest
+from trtspec.types import Request
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """A request some of whose outputs have not ended."""
+
+    request: Request
+    sequences: dict[int, Sequence]
+    """Those that have not ended, by choice."""
+    held: list[Sequence] = field(default_factory=list)
+    """Choices that wait for the first one to compute the prompt, whose blocks they then find."""
+    started: bool = False
+    """`Started` was published."""
+
+
+class Roster:
+    """Owns the queues. A sequence waits in order, runs, or is held back; `remove` takes it from wherever it is."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.live: dict[str, LiveRequest] = {}
+        self.waiting: OrderedQueue[Sequence] = OrderedQueue()
+        self.running: dict[int, Sequence] = {}
+        """By sequence id."""
+        self.preemptions = 0
+        self._block_tokens = block_tokens
+        self._deadlines: OrderedQueue[LiveRequest] = OrderedQueue()
+        self._arrivals = 0
+        self._sequences = 0
+        self._ended = 0
+
+    @property
+    def not_running(self) -> int:
+        """Sequences that wait or are held back."""
+        return self._sequences - self._ended - len(self.running)
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises `DuplicateRequest` while another with its id lives."""
+        if request.request_id in self.live:
+            raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
+        sequences = [self._sequence(request, choice) for choice in range(request.n)]
+        live = LiveRequest(request, {item.choice: item for item in sequences}, sequences[1:])
+        self.live[request.request_id] = live
+        if request.deadline is not None:
+            self._deadlines.add(live, (request.deadline,))
+        self._wait(sequences[0])
+        self._arrivals += 1
+
+    def overdue(self, now: float) -> list[LiveRequest]:
+        """Requests whose deadline has come; each is told once."""
+        return self._deadlines.take_up_to((now,))
+
+    def start(self, sequence: Sequence) -> None:
+        """A waiting sequence takes part in passes from now on."""
+        self.waiting.remove(sequence)
+        self.running[sequence.sequence_id] = sequence
+
+    def preempt(self, sequence: Sequence) -> None:
+        """A running sequence waits again, at its old place in order."""
+        del self.running[sequence.sequence_id]
+        self._wait(sequence)
+        self.preemptions += 1
+
+    def let_siblings_wait(self, sequence: Sequence) -> None:
+        """The prompt is computed: choices that were held back for it may be admitted."""
+        live = self.live[sequence.request.request_id]
+        for sibling in live.held:
+            self._wait(sibling)
+        live.held.clear()
+
+    def remove(self, sequence: Sequence) -> None:
+        """A sequence ended; its request ends with the last one."""
+        live = self.live[sequence.request.request_id]
+        del live.sequences[sequence.choice]
+        self._ended += 1
+        self.running.pop(sequence.sequence_id, None)
+        self.waiting.remove(sequence)
+        if not live.sequences:
+            self._deadlines.remove(live)
+            del self.live[sequence.request.request_id]
+
+    def _sequence(self, request: Request, choice: int) -> Sequence:
+        names = BlockNames(request.tenant, self._block_tokens)
+        sequence = Sequence(self._sequences, request, self._arrivals, choice, list(request.prompt), names)
+        self._sequences += 1
+        return sequence
+
+    def _wait(self, sequence: Sequence) -> None:
+        self.waiting.add(sequence, sequence.order)
