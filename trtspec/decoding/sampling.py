@@ -26,18 +26,17 @@ NOTHING_ALLOWED = -2
 """Chosen where edits forbid every token."""
 FAULTS = frozenset({NO_TOKEN, NOTHING_ALLOWED})
 
+_NEAR = 3.0
+"""The winner's value is about that of the tokens so close to the best: their noise rules most others out."""
+_MANY = 1024
+"""Candidates a row from which on it pays to rule some out first."""
+
 
 def fault(token: int) -> RequestError:
     """Why a row has no token: what ends its request."""
     if token == NOTHING_ALLOWED:
         return InvalidField("sampling", "forbidding every token", "logit_bias and bad_words that leave one")
     return EngineFault("the model's logits are not finite; this request cannot go on")
-
-
-_NEAR = 3.0
-"""The winner's value is about that of the tokens so close to the best: their noise rules most others out."""
-_MANY = 1024
-"""Candidates a row from which on it pays to rule some out first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,8 @@ class ChoiceRows:
 
 
 def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
-    """The target's token of each row, [S] int64; NO_TOKEN where a row's best logit is NaN or infinite.
+    """The target's token of each row, [S] int64; NO_TOKEN where a row's best logit is NaN or infinite, and
+    NOTHING_ALLOWED where edits leave none.
 
     Greedy rows take the arg-max of edited logits; others the arg-max of processed logits plus Gumbel noise. Ties go
     to the lowest id. What the model said is judged before edits, which could hide it.
