@@ -14,6 +14,7 @@ be_considerate()  # tests share the machine with the processes they start
 # and tokenizers do not warn when a test starts a process.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # engines run on the CPU wherever the tests do; scripts/gpu-check is for GPUs
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

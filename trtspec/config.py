@@ -21,7 +21,8 @@ class EngineOptions:
         default=256, metadata={"help": "tokens one pass may process, prefill chunks and draft nodes included", "min": 1}
     )
     kv_cache_mib: int = field(
-        default=1024, metadata={"help": "memory for keys and values, in MiB; untouched blocks cost nothing", "min": 1}
+        default=1024,
+        metadata={"help": "memory for keys and values, in MiB; a CPU pays only for blocks in use", "min": 1},
     )
     kv_block_tokens: int = field(
         default=0, metadata={"help": "token positions in a block of the KV cache; 0 is the runner's choice", "min": 0}
@@ -30,14 +31,24 @@ class EngineOptions:
         default=True, metadata={"help": "requests of a tenant share the cache of equal prompt beginnings"}
     )
     threads: int = field(default=0, metadata={"help": "CPU threads of the engine; 0 takes all cores", "min": 0})
+    device: str = field(
+        default="auto",
+        metadata={
+            "help": "where the engine computes; auto is a GPU where there is one and the engine's runner is eager",
+            "choices": ("auto", "cpu", "cuda"),
+        },
+    )
+    cuda_graphs: bool = field(default=True, metadata={"help": "on a GPU, replay passes of few tokens as CUDA graphs"})
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
     speculative: Mapping[str, Any] | None = None
     """Keys of a speculative configuration that change what the engine was built with, within what it was built for."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
+            value, flag = getattr(self, item.name), "--" + item.name.replace("_", "-")
             least = item.metadata.get("min")
-            value = getattr(self, item.name)
             if least is not None and value < least:
-                flag = "--" + item.name.replace("_", "-")
                 raise ConfigError(f"{flag} is {value}; allowed is {least} or more")
+            choices = item.metadata.get("choices", (value,))
+            if value not in choices:
+                raise ConfigError(f"{flag} is {value}; allowed is {', '.join(choices)}")

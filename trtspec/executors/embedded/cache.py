@@ -20,10 +20,12 @@ def slot_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
 
 
 class CachePool:
-    """The tensors behind the block tables, one pair a layer."""
+    """The tensors behind the block tables, one pair a layer, and one slot more that no table names."""
 
     def __init__(self, config: DecoderConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.num_layers, slots, config.num_kv_heads, config.head_dim)
+        self.scratch = slots
+        """Where padding goes; no sequence's."""
+        shape = (config.num_layers, slots + 1, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # zeros, not empty: a masked NaN would still spread
         self.values = torch.zeros(shape, dtype=dtype, device=device)
 

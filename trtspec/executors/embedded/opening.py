@@ -16,6 +16,7 @@ from trtspec.decoding.proposer import PROPOSERS, Needs
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.device import choose_device
 from trtspec.executors.embedded.runners import Shape, runner_kind
 from trtspec.executors.embedded.weights import load_weights
 from trtspec.executors.opened import OpenedEngine
@@ -23,7 +24,7 @@ from trtspec.manifest import Manifest
 from trtspec.speculative import SpeculativeConfig, narrowed
 from trtspec.types import EngineInfo, Failed, Limits, OutputLaw, Request
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8)
 """A repetition, so that lookup drafts something too."""
 
@@ -32,10 +33,11 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     """Load weights, reserve the cache, run a request to warm up."""
     threads = options.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    if manifest.dtype not in _DTYPES:
-        raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(_DTYPES)}")
-    dtype = _DTYPES[manifest.dtype]
+    if manifest.dtype not in DTYPES:
+        raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(DTYPES)}")
+    dtype = DTYPES[manifest.dtype]
     kind = runner_kind(manifest.runner)
+    device = choose_device(options.device, manifest.runner)
     config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
     proposer = PROPOSERS[speculative.method](speculative)
@@ -46,12 +48,13 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     shape = Shape(
         config=config,
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=device,
         positions=limits.max_context_tokens,
         vocabulary_size=limits.vocabulary_size,
         block_tokens=block_tokens,
         blocks=blocks,
         threads=threads,
+        graphs=options.cuda_graphs and device.type == "cuda",
     )
     runner = kind.create(shape, load_weights(directory, config))
     kv_cache = KVCache(blocks, block_tokens, prefix_sharing=options.prefix_sharing)

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import StepPlan, TargetOutput
 from trtspec.executors.embedded.cache import CachePool, PagedAttention
-from trtspec.executors.embedded.layout import lay_out
+from trtspec.executors.embedded.layout import PassLayout, lay_out, row_parts
 from trtspec.executors.embedded.model import Decoder
+from trtspec.executors.embedded.padded import Paging, Recorder, Recordings
+
+_FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_PLAIN = [SDPBackend.MATH]
 
 
 class EagerRunner:
-    """Implements `Runner` over a decoder and its cache."""
+    """Implements `Runner` over a decoder and its cache. With a recorder, passes of few tokens are recorded by shape;
+    logits of a pass are then valid until the next one."""
 
-    def __init__(self, model: Decoder, pool: CachePool, block_tokens: int, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        pool: CachePool,
+        block_tokens: int,
+        vocabulary_size: int,
+        record: Recorder | None = None,
+    ) -> None:
         self._model = model
         self._pool = pool
         self._block_tokens = block_tokens
         self._vocabulary_size = vocabulary_size
+        device, dtype = pool.keys.device, pool.keys.dtype
+        # On a GPU, fused float32 kernels build products of TensorFloat-32 ones; the plain ones are IEEE throughout.
+        self._kernels = _PLAIN if device.type == "cuda" and dtype is torch.float32 else _FUSED
+        paging = Paging(block_tokens, pool.scratch)
+        self._recordings = None if record is None else Recordings(self._run, record, paging, device)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         self._pool.move(plan.copies)
-        layout = lay_out(plan, draft, self._block_tokens, self._pool.keys.device)
-        attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
-        hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
+        parts = row_parts(plan, draft, self._block_tokens)
+        recorded = None if self._recordings is None else self._recordings.replay(parts)
+        if recorded is not None:
+            return recorded
+        return self._run(lay_out(parts, self._block_tokens, self._pool.keys.device))
+
+    def _run(self, layout: PassLayout) -> TargetOutput:
+        with sdpa_kernel(self._kernels):
+            attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
+            hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
         scored = hidden[layout.scored]
         return TargetOutput(self._model.logits(scored, self._vocabulary_size), scored)

@@ -12,6 +12,8 @@ from trtspec.decoding.plan import Runner
 from trtspec.errors import ConfigError
 from trtspec.executors.embedded.cache import CachePool, slot_bytes
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.device import check_room, dense_bytes
+from trtspec.executors.embedded.graphs import CudaGraphs
 from trtspec.executors.embedded.model import Decoder
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import DecoderWeights, Weight, dense
@@ -30,6 +32,8 @@ class Shape:
     block_tokens: int
     blocks: int
     threads: int
+    graphs: bool = False
+    """Passes of few tokens are replayed as CUDA graphs."""
 
 
 class RunnerKind(Protocol):
@@ -56,9 +60,15 @@ class Eager:
         return slot_bytes(config, dtype)
 
     def create(self, shape: Shape, weights: DecoderWeights[Weight]) -> Runner:
+        slots = shape.blocks * shape.block_tokens
+        if shape.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(shape.device)
+            check_room(dense_bytes(weights, shape.dtype), slots * slot_bytes(shape.config, shape.dtype), free)
+            torch.set_float32_matmul_precision("highest")  # no TensorFloat-32: float32 engines promise equal text
         model = Decoder(shape.config, dense(weights, shape.dtype, shape.device), shape.positions)
-        pool = CachePool(shape.config, shape.blocks * shape.block_tokens, shape.dtype, shape.device)
-        return EagerRunner(model, pool, shape.block_tokens, shape.vocabulary_size)
+        pool = CachePool(shape.config, slots, shape.dtype, shape.device)
+        record = CudaGraphs() if shape.graphs else None
+        return EagerRunner(model, pool, shape.block_tokens, shape.vocabulary_size, record)
 
 
 class OpenVino:

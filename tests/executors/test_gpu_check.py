@@ -1,0 +1,79 @@
+"""`scripts/gpu-check`: what it refuses, and that its checks run and can fail. No GPU is needed for any of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from scripts.gpu_check.__main__ import NO_GPU, main
+from scripts.gpu_check.equality import Check, Schedule, all_equal, drafts_pass, equal_within_margin
+from scripts.gpu_check.report import Section, render
+from scripts.gpu_check.running import Text
+from scripts.gpu_check.speed import Speed
+from trtspec.decoding.stats import SpeculationStats
+from trtspec.types import PassRecord
+
+ROOT = Path(__file__).parents[2]
+PLAIN, DRAFTED = Schedule(0, 1), Schedule(8, 8)
+
+
+def said(*ids: int, accepted: int = 0) -> list[Text]:
+    return [Text(list(ids), [PassRecord(0, (1,) * accepted, accepted, accepted + 1)])]
+
+
+def test_a_schedule_that_says_something_else_fails() -> None:
+    assert all_equal("", [[1, 2]], {PLAIN: said(1, 2), DRAFTED: said(1, 2)}).passed
+    check = all_equal("", [[1, 2]], {PLAIN: said(1, 2), DRAFTED: said(1, 3)})
+    assert not check.passed and check.detail == "depth 8, 8 in flight: prompt 0 differs from token 1 on"
+    assert not all_equal("", [[1, 2]], {PLAIN: said(1)}).passed
+
+
+def test_drafts_must_have_been_accepted_where_there_were_any() -> None:
+    shallow = Schedule(1, 1)
+    assert drafts_pass("", {PLAIN: said(1), shallow: said(1, accepted=1), DRAFTED: said(1, accepted=2)}).passed
+    assert not drafts_pass("", {PLAIN: said(1), shallow: said(1, accepted=1), DRAFTED: said(1)}).passed
+    assert not drafts_pass("", {PLAIN: said(1, accepted=1), shallow: said(1, accepted=1), DRAFTED: said(1)}).passed
+
+
+@pytest.mark.parametrize(("steps", "passed"), [(8.0, True), (8.5, False)])
+def test_texts_may_part_at_a_near_tie_only(steps: float, passed: bool) -> None:
+    with patch("scripts.gpu_check.equality.lead", return_value=steps) as lead:
+        found = {PLAIN: said(1, 2, 3, 4), DRAFTED: said(1, 2, 9, 9)}
+        assert equal_within_margin("", None, [(5, 6)], [[1, 2, 3, 4]], found).passed is passed
+    lead.assert_called_once_with(None, [5, 6, 1, 2])
+
+
+def test_texts_that_part_at_once_compare_nothing() -> None:
+    with patch("scripts.gpu_check.equality.lead", return_value=0.0):
+        assert not equal_within_margin("", None, [(5,)], [[1, 2, 3, 4]], {PLAIN: said(9, 9, 9, 9)}).passed
+
+
+def test_the_report_counts_what_failed() -> None:
+    stats = SpeculationStats.of(said(1, 2, 3, accepted=2)[0].passes)
+    section = Section("a model", [Speed("ngram", 1, True, seconds=2.0, tokens=30, passes=10, stats=stats)])
+    text = render("here", [Check("a", True, "x"), Check("b", False, "y")], [section], 7.0)
+    assert "here. In 7 s, 1 of 2 checks failed." in text
+    assert "| b | NO | y |" in text
+    assert "| ngram | 1 | on | 15.0 | 200.00 | 3.00 | 1.00 |" in text
+
+
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.object(torch.cuda, "is_available", return_value=False):
+        assert main(["--embedded"]) == NO_GPU
+    assert "finds no GPU, so nothing was checked" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_everything_runs_on_a_cpu(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    command = [sys.executable, "-m", "scripts.gpu_check", "--embedded", "--device", "cpu", "--quick"]
+    done = subprocess.run([*command, "--output", str(report)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 6 checks passed" in report.read_text()
+    assert report.read_text() in done.stdout
