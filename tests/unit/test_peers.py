@@ -97,6 +97,10 @@ def test_the_report_shows_median_spread_and_ratio() -> None:
     assert "20.0 GB/s" in text and "`run measure`" in text
 
 
+def test_the_report_shows_how_long_engines_load() -> None:
+    assert rows(report(measured("peer", 1, 40.0)), "Loading")[2] == "| peer | Q4_1 | 1.0 |"
+
+
 def test_the_time_to_a_first_token_is_in_milliseconds_and_less_is_better() -> None:
     text = report(measured("ours", 1, 200.0, mode="prefill"), measured("peer", 1, 100.0, mode="prefill"))
     assert rows(text, "First token of a long prompt")[2] == "| ours | float32 | 500 |"
