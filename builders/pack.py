@@ -19,7 +19,7 @@ from trtspec.executors.embedded.weights import NAME
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _WORDS: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
 _ALIGNMENT = 64
-"""A cache line: a reader maps the tensors in place, and computes with them there."""
+"""A cache line, for the first tensor: a reader maps the file, and computes with the tensors in place."""
 _INT8_LARGEST = 127
 
 

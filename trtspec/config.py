@@ -22,7 +22,7 @@ class EngineOptions:
     )
     kv_cache_mib: int = field(
         default=1024,
-        metadata={"help": "memory for keys and values, in MiB; a CPU pays only for blocks in use", "min": 1},
+        metadata={"help": "memory for keys and values, in MiB; kept prefixes fill it over time", "min": 1},
     )
     kv_block_tokens: int = field(
         default=0, metadata={"help": "token positions in a block of the KV cache; 0 is the runner's choice", "min": 0}

@@ -63,7 +63,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token, what is added to its logit), by token."""
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that the output must not contain."""
+    """Token sequences that must not be completed in the output; they may begin in the prompt."""
     min_tokens: int = 0
     """No end-of-text and no stop id among this many first tokens of the output."""
 
@@ -78,8 +78,13 @@ class SamplingParams:
     @property
     def edits(self) -> bool:
         """Logits change before the choice, by what was generated or by token."""
+        return self.edits_any_length or self.min_tokens > 0
+
+    @property
+    def edits_any_length(self) -> bool:
+        """They do however long the output is."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0) or bool(
-            self.logit_bias or self.bad_words or self.min_tokens
+            self.logit_bias or self.bad_words
         )
 
 

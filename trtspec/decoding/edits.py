@@ -78,6 +78,7 @@ class _Tracked:
     bias: Values
     words: _Words
     end_ids: Ints
+    """Those that can be emitted."""
     counts: _TokenCounts | None
     """None without penalties."""
 
@@ -91,7 +92,7 @@ class _Tracked:
                 torch.tensor(list(bias.values()), dtype=torch.float32, device=logits.device),
             ),
             words=_Words([word for word in sampling.bad_words if len(word) > 1]),
-            end_ids=np.array(sorted(request.end_ids), dtype=np.int64),
+            end_ids=np.array(sorted(id_ for id_ in request.end_ids if id_ < logits.shape[1]), dtype=np.int64),
             counts=_TokenCounts(logits.shape[1]) if _penalises(sampling) else None,
         )
 

@@ -1,6 +1,6 @@
 """Which sequences take part in a pass, and how many known tokens each gets. Drafts get what is left.
 
-Decoding comes first, so that a long prompt never stalls it, then prompts under way, then whoever waits. When blocks
+Decoding comes first, so that a long prompt never stalls it, then prompts, those that wait to join included. When blocks
 run short, the last sequence in order gives its blocks back and is computed again later (preemption by recompute).
 """
 
@@ -23,20 +23,27 @@ class Feeding:
         self._budget = budget
         self._by_order = sorted(roster.running.values(), key=lambda item: item.order)
 
-    def feed_running(self) -> None:
-        """Feed who runs already; where blocks run short, those later in order stop running."""
-        running = self._roster.running
+    def feed(self, max_batch_size: int) -> tuple[Started, ...]:
+        """Feed all in order, and tell who joins. Where blocks run short, those later in order stop running."""
         victims = list(self._by_order)
+        started: list[Started] = []
         for sequence in sorted(self._by_order, key=lambda item: pending(self._kv_cache, item) > 1):
-            if self._budget > 0 and sequence.sequence_id in running and self._make_room(sequence, victims):
+            if pending(self._kv_cache, sequence) > 1:
+                started += self._admit(max_batch_size, sequence.order)
+            runs = sequence.sequence_id in self._roster.running
+            if self._budget > 0 and runs and self._make_room(sequence, victims):
                 self._feed(sequence)
+        return (*started, *self._admit(max_batch_size, None))
 
-    def admit(self, max_batch_size: int) -> tuple[Started, ...]:
-        """Admit in order while batch, budget and memory last; the first that does not fit holds the rest back."""
+    def _admit(self, max_batch_size: int, before: tuple[int, int, int] | None) -> list[Started]:
+        """Admit those that come before a place in order, while batch, budget and memory last.
+
+        The first that does not fit holds the rest back.
+        """
         started: list[Started] = []
         while self._budget > 0 and len(self._roster.running) < max_batch_size:
             sequence = self._roster.waiting.first()
-            if sequence is None:
+            if sequence is None or (before is not None and sequence.order > before):
                 break
             names = None if sequence.scores_prompt else sequence.names
             found = self._kv_cache.open(sequence.sequence_id, sequence.tokens, names)
@@ -48,7 +55,7 @@ class Feeding:
                 live.started = True
                 started.append(Started(sequence.request.request_id, found))
             self._feed(sequence)
-        return tuple(started)
+        return started
 
     def _feed(self, sequence: Sequence) -> None:
         room = self._kv_cache.room(sequence.sequence_id)

@@ -22,7 +22,7 @@ class LiveRequest:
     sequences: dict[int, Sequence]
     """Those that have not ended, by choice."""
     held: list[Sequence] = field(default_factory=list)
-    """Choices that wait for the first one to compute the prompt, whose blocks they then find."""
+    """Choices that wait for the first one to compute the prompt, where they will find its blocks."""
     started: bool = False
     """`Started` was published."""
 
@@ -30,13 +30,14 @@ class LiveRequest:
 class Roster:
     """Owns the queues. A sequence waits in order, runs, or is held back; `remove` takes it from wherever it is."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, prefix_sharing: bool) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.waiting: OrderedQueue[Sequence] = OrderedQueue()
         self.running: dict[int, Sequence] = {}
         """By sequence id."""
         self.preemptions = 0
         self._block_tokens = block_tokens
+        self._prefix_sharing = prefix_sharing
         self._deadlines: OrderedQueue[LiveRequest] = OrderedQueue()
         self._arrivals = 0
         self._sequences = 0
@@ -52,11 +53,14 @@ class Roster:
         if request.request_id in self.live:
             raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
         sequences = [self._sequence(request, choice) for choice in range(request.n)]
-        live = LiveRequest(request, {item.choice: item for item in sequences}, sequences[1:])
+        shares = self._prefix_sharing and len(request.prompt) > self._block_tokens
+        at_once = 1 if shares else request.n
+        live = LiveRequest(request, {item.choice: item for item in sequences}, sequences[at_once:])
         self.live[request.request_id] = live
         if request.deadline is not None:
             self._deadlines.add(live, (request.deadline,))
-        self._wait(sequences[0])
+        for sequence in sequences[:at_once]:
+            self._wait(sequence)
         self._arrivals += 1
 
     def overdue(self, now: float) -> list[LiveRequest]:

@@ -15,7 +15,7 @@ from trtspec.decoding.logprobs import RowLogprobs
 from trtspec.decoding.plan import PlanRow, StepPlan
 from trtspec.decoding.proposer import Needs
 from trtspec.decoding.roster import LiveRequest, Roster
-from trtspec.decoding.sampling import FAULTS, fault
+from trtspec.decoding.sampling import FAULTS, NO_TOKEN, fault
 from trtspec.decoding.sequence import Sequence
 from trtspec.decoding.step import PassResult
 from trtspec.errors import DeadlineExceeded, RequestError
@@ -31,7 +31,7 @@ class Scheduler:
         self._needs = needs
         self._max_batch_size = max_batch_size
         self._max_pass_tokens = max_pass_tokens
-        self._roster = Roster(kv_cache.block_tokens)
+        self._roster = Roster(kv_cache.block_tokens, kv_cache.prefix_sharing)
         self._copies: list[SlotCopy] = []
         self._released: list[int] = []
 
@@ -61,7 +61,7 @@ class Scheduler:
         return self._end(live, FinishReason.CANCELLED) if live else ()
 
     def expire(self, now: float) -> tuple[EngineEvent, ...]:
-        """End what is past its deadline: with DEADLINE once accepted, with an error if still queued."""
+        """End what is past its deadline: with DEADLINE once started, with an error if still queued."""
         return tuple(event for live in self._roster.overdue(now) for event in self._end(live, FinishReason.DEADLINE))
 
     def plan(self) -> tuple[StepPlan | None, tuple[EngineEvent, ...]]:
@@ -71,8 +71,7 @@ class Scheduler:
         """
         allowed = self._allowed_nodes()
         feeding = Feeding(self.kv_cache, self._roster, self._max_pass_tokens - sum(allowed.values()))
-        feeding.feed_running()
-        started = feeding.admit(self._max_batch_size)
+        started = feeding.feed(self._max_batch_size)
         if not feeding.fed:
             return None, started
         rows = tuple(self._row(number, fed, allowed.get(number, 0)) for number, fed in feeding.fed.items())
@@ -120,7 +119,8 @@ class Scheduler:
         running = self._roster.running.values()
         decoding = [sequence for sequence in running if self._decodes(sequence)]
         spare = self._max_pass_tokens - len(running)
-        if self._roster.waiting or len(decoding) < len(running):
+        may_join = self._roster.waiting and len(running) < self._max_batch_size
+        if may_join or len(decoding) < len(running):
             spare //= 2
         share = max(spare, 0) // max(len(decoding), 1)
         return {sequence.sequence_id: min(self._wanted_nodes(sequence), share) for sequence in decoding}
@@ -178,7 +178,8 @@ class Scheduler:
         sequence.prompt_logprobs.clear()
         sequence.tokens += good[:kept]
         if failed:
-            self.kv_cache.withdraw(sequence.sequence_id)  # what led to such logits must not reach another request
+            if emitted[-1] == NO_TOKEN:
+                self.kv_cache.withdraw(sequence.sequence_id)  # what led to such logits must not reach another request
             error = self._fail(sequence.request, fault(emitted[-1]))
             return (output, error) if kept else (error,)
         self.kv_cache.publish(sequence.sequence_id, sequence.tokens, sequence.names)

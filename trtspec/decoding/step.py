@@ -67,7 +67,7 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
     """
     ids = torch.full((draft.rows, draft.width + 1), NO_TOKEN)
     first = roots(plan, draft)
-    greedy = [row.samples and row.request.sampling.greedy and not row.request.sampling.edits for row in plan.rows]
+    greedy = [row.samples and _takes_the_best(row) for row in plan.rows]
     if any(greedy):
         columns = torch.arange(draft.width + 1)
         places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)
@@ -80,6 +80,13 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
         ids[index, column] = chosen
         walks = [later for walk, token in zip(walks, chosen.tolist(), strict=True) for later in walk.after(token)]
     return ids
+
+
+def _takes_the_best(row: PlanRow) -> bool:
+    """The arg-max of the model's logits decides at every place of the row."""
+    sampling = row.request.sampling
+    long_enough = row.next_position >= len(row.request.prompt) + sampling.min_tokens
+    return sampling.greedy and not sampling.edits_any_length and long_enough
 
 
 def _starts(plan: StepPlan, draft: Draft, done: Sequence[bool]) -> list[_Walk]:

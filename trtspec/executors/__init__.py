@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from trtspec.config import EngineOptions
 from trtspec.errors import MissingDependency
 from trtspec.executors.base import Executor
 
+OpenEngine = Callable[[Path, EngineOptions], Coroutine[object, object, Executor]]
+"""What `open_executor` is by default; tests have others."""
+
 _NEEDED = ("torch", "safetensors")
 """What an embedded engine loads and the light core does not bring."""
+_RUNNER_NEEDS = {"openvino": ("openvino",)}
 
 
 async def open_executor(directory: Path, options: EngineOptions, *, in_process: bool = False) -> Executor:
@@ -21,8 +26,8 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     The engine gets a process of its own; with `in_process` a thread of this one, for tests and builders.
     Raises `EngineFolderError`, `ConfigError` or `MissingDependency` for what cannot be opened.
     """
-    manifests.read(directory)  # a plain mistake is told before a process is started
-    _require_packages()
+    manifest = manifests.read(directory)  # a plain mistake is told before a process is started
+    _require_packages(manifest.runner)
     if in_process:
         from trtspec.executors.in_process import InProcessExecutor
         from trtspec.executors.opened import open_engine
@@ -33,8 +38,9 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     return await WorkerExecutor.start(directory, options)
 
 
-def _require_packages() -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+def _require_packages(runner: str) -> None:
+    needed = (*_NEEDED, *_RUNNER_NEEDS.get(runner, ()))
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingDependency(
             f"the embedded engine needs {' and '.join(missing)}, not installed here; pip install 'trtspec[embedded]'"

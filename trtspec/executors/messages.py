@@ -39,7 +39,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End all requests and stop."""
+    """Stop turning; the parent ends what lives."""
 
 
 Command = Submit | Cancel | Close

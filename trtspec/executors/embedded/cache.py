@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -26,8 +27,8 @@ class CachePool:
         self.scratch = slots
         """Where padding goes; no sequence's."""
         shape = (config.num_layers, slots + 1, config.num_kv_heads, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)  # zeros, not empty: a masked NaN would still spread
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = _zeros(shape, dtype, device)  # zeros, not empty: a masked NaN would still spread
+        self.values = _zeros(shape, dtype, device)
 
     def move(self, copies: Sequence[SlotCopy]) -> None:
         """Apply copies as if at once: all sources are read before any destination is written."""
@@ -36,6 +37,13 @@ class CachePool:
             destinations = torch.tensor([copy.destination for copy in copies], device=self.keys.device)
             self.keys[:, destinations] = self.keys[:, sources]
             self.values[:, destinations] = self.values[:, sources]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU, memory that nobody has touched costs nothing, unlike PyTorch's own."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 class PagedAttention:

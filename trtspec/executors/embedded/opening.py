@@ -25,8 +25,8 @@ from trtspec.speculative import SpeculativeConfig, narrowed
 from trtspec.types import EngineInfo, Failed, Limits, OutputLaw, Request
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8)
-"""A repetition, so that lookup drafts something too."""
+_WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
+"""A repetition, so that lookup drafts something too, whose prefix nobody else finds."""
 
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
@@ -71,9 +71,11 @@ def _limits(
     block: int,
     position_bytes: int,
 ) -> Limits:
-    """A pool no larger than all sequences at full length can use, in whole blocks."""
-    useful = options.max_batch_size * (manifest.max_context_tokens + needs.max_nodes)
-    blocks = min(options.kv_cache_mib * 2**20 // position_bytes, useful + block - 1) // block
+    """The pool holds what the memory does, in whole blocks; without prefixes to keep, at most what can be in use."""
+    blocks = options.kv_cache_mib * 2**20 // (position_bytes * block)
+    if not options.prefix_sharing:
+        longest = manifest.max_context_tokens + needs.max_nodes
+        blocks = min(blocks, options.max_batch_size * -(-longest // block))
     if blocks < 1:
         raise ConfigError(
             f"--kv-cache-mib {options.kv_cache_mib} holds no block of {block} positions, "
