@@ -108,7 +108,6 @@ class FakeExecutor:
             engine_id="e" * 64,
             engine_facts="{}",
             backend="embedded",
-            runner="eager",
             method=method,
             architecture="LlamaForCausalLM",
             dtype="float32",
@@ -325,6 +324,7 @@ def engine_folder(directory: Path, method: Method = Method.NGRAM) -> Path:
         manifest.Manifest(
             model="tiny",
             backend="embedded",
+            runner="eager",
             architecture="LlamaForCausalLM",
             dtype="float32",
             quantization="none",

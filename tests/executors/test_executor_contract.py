@@ -1,4 +1,4 @@
-"""What every executor keeps to: the same suite over the thread and over the worker process."""
+"""What every executor keeps to: the same suite over the thread, the worker process, and a front-end's share of one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.engines import collect, one_by_one, staggered
+from tests.engines import collect, collect_outputs, one_by_one, staggered
+from tests.executors.hubs import joined
 from trtspec.config import EngineOptions
 from trtspec.errors import DuplicateRequest, EngineLost, InvalidField, PromptTooLong
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
-from trtspec.types import EngineStats, Finish, FinishReason, Health, Method, Request, Started, StepOutput
+from trtspec.executors.hub import Hub
+from trtspec.types import (
+    EngineStats,
+    Finish,
+    FinishReason,
+    Health,
+    Method,
+    Request,
+    RequestEvent,
+    SamplingParams,
+    Started,
+    StepOutput,
+)
 
 OPTIONS = EngineOptions(kv_cache_mib=8, max_batch_size=4, threads=1)
 
@@ -23,17 +36,28 @@ OPTIONS = EngineOptions(kv_cache_mib=8, max_batch_size=4, threads=1)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process", "front-end"])
 async def executor(request: pytest.FixtureRequest, engine_folder: Path) -> AsyncIterator[Executor]:
     """One for all tests: none of them may leave anything behind that another one notices."""
-    executor = await open_executor(engine_folder, OPTIONS, in_process=request.param == "thread")
-    yield executor
-    await executor.aclose()
+    executor = await open_executor(engine_folder, OPTIONS, in_process=request.param != "process")
+    if request.param == "front-end":
+        async with joined(Hub(executor, max_requests=64)) as front:
+            yield front
+            await front.aclose()
+    else:
+        yield executor
+        await executor.aclose()
     await executor.aclose()
 
 
 def ask(name: str = "a", max_tokens: int = 12, **changes: object) -> Request:
     return Request(name, (40, 50, 60, 40, 50, 60, 40), max_tokens, max_draft_tokens=8, **changes)
+
+
+async def first(count: int, events: AsyncIterator[RequestEvent]) -> AsyncIterator[RequestEvent]:
+    """So many events, without closing what they come from."""
+    for _ in range(count):
+        yield await anext(events)
 
 
 async def settled(executor: Executor) -> EngineStats:
@@ -45,7 +69,7 @@ async def settled(executor: Executor) -> EngineStats:
 
 async def test_a_request_starts_once_and_finishes_once(executor: Executor) -> None:
     events = [event async for event in executor.generate(ask())]
-    assert events[0] == Started("a")
+    assert events[0] == Started("a", cached_tokens=0)
     outputs = events[1:]
     assert all(isinstance(event, StepOutput) and event.request_id == "a" for event in outputs)
     assert [event.finish is not None for event in outputs] == [False] * (len(outputs) - 1) + [True]
@@ -83,12 +107,42 @@ async def test_closing_the_iterator_frees_the_blocks_while_others_go_on(executor
 async def test_a_reader_that_falls_behind_gets_merged_outputs(executor: Executor) -> None:
     fast = await collect(executor, ask())
     async with aclosing(executor.generate(ask())) as events:
-        assert await anext(events) == Started("a")
+        assert await anext(events) == Started("a", cached_tokens=0)
         await settled(executor)
         rest = [event async for event in events]
     assert len(rest) == 1
     assert list(rest[0].token_ids) == fast.ids
     assert len(rest[0].passes) == len(fast.passes)
+
+
+async def test_several_outputs_of_one_request_come_apart_and_end_one_by_one(executor: Executor) -> None:
+    sampling = SamplingParams(temperature=1.0)
+    together = await collect_outputs(executor, ask(max_tokens=30, sampling=sampling, seed=3, n=3))
+    assert [(len(output.ids), output.finish) for output in together] == [(30, Finish(FinishReason.LENGTH))] * 3
+    assert len({tuple(output.ids) for output in together}) == 3
+    assert together[0].ids == (await collect(executor, ask(max_tokens=30, sampling=sampling, seed=3))).ids
+    stats = await settled(executor)
+    assert stats.free_blocks == stats.total_blocks
+
+
+async def test_closing_the_iterator_ends_all_outputs(executor: Executor) -> None:
+    async with aclosing(executor.generate(ask("closed", 1500, n=3))) as events:
+        seen = {event.output_index async for event in first(5, events) if isinstance(event, StepOutput)}
+    assert seen
+    stats = await settled(executor)
+    assert stats.free_blocks == stats.total_blocks
+
+
+async def test_a_prompt_that_was_seen_before_is_found_but_not_by_another_tenant(executor: Executor) -> None:
+    prompt = tuple(range(100, 150))
+    found = []
+    for name, tenant in (("first", "a"), ("again", "a"), ("other", "b")):
+        async with aclosing(executor.generate(Request(name, prompt, 4, tenant=tenant))) as events:
+            started = await anext(events)
+            assert isinstance(started, Started)
+            found.append(started.cached_tokens)
+            assert len([event async for event in events]) > 0
+    assert found == [0, 48, 0]
 
 
 async def test_a_live_id_is_refused_and_free_again_after_its_end(executor: Executor) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLo
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.child import Child
-from trtspec.executors.messages import Open, Report, Submit
+from trtspec.executors.messages import Open, Ready, Report, Submit
 from trtspec.manifest import NAME as MANIFEST
 from trtspec.types import Health, Method, Request, StepOutput
 
@@ -28,6 +29,10 @@ OPTIONS = EngineOptions(kv_cache_mib=8, threads=1)
 
 def ask(name: str = "a", max_tokens: int = 1500) -> Request:
     return Request(name, (40, 50, 60), max_tokens)
+
+
+async def start_worker(engine_folder: Path) -> Child:
+    return await Child.start("the engine", "trtspec.executors.worker", Open(engine_folder, OPTIONS))
 
 
 async def crash_in_mid_stream(executor: Executor, request: Request) -> int:
@@ -120,12 +125,12 @@ async def test_the_worker_follows_its_parent(
     engine_folder: Path, busy: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Closing the channel, as the parent's death does, ends the worker without anybody's kill and without noise."""
-    child = await Child.start(Open(engine_folder, OPTIONS))
-    await child.ready()
+    child = await start_worker(engine_folder)
+    await child.opened(Ready)
     if busy:
-        child.send(Submit(ask()))
-        assert isinstance(await child.receive(), Report)
-    child._writer.transport.abort()
+        child.channel.send(Submit(ask()))
+        assert isinstance(await child.channel.receive(), Report)
+    child.channel._writer.transport.abort()
     assert await asyncio.wait_for(child.process.wait(), 20) == 0
     assert "Traceback" not in capfd.readouterr().err
 
@@ -137,8 +142,8 @@ async def test_a_crash_while_starting_again_is_one_more_crash_and_not_the_end(
     executor = await open_executor(engine_folder, OPTIONS)
     start, deaths = Child.start, []
 
-    async def start_and_die(command: Open) -> Child:
-        child = await start(command)
+    async def start_and_die(*arguments: Any) -> Child:
+        child = await start(*arguments)
         if not deaths:
             deaths.append(child.process.pid)
             child.process.kill()
@@ -196,8 +201,8 @@ async def test_a_signal_to_the_group_does_not_hit_a_worker_that_is_loading(
     engine_folder: Path, number: signal.Signals
 ) -> None:
     """The worker ignores it as soon as Python runs our code; it is asked again and again while torch is loaded."""
-    child = await Child.start(Open(engine_folder, OPTIONS))
-    ready = asyncio.create_task(child.ready())
+    child = await start_worker(engine_folder)
+    ready = asyncio.create_task(child.opened(Ready))
     while not ignores(child.process.pid, number):
         await asyncio.sleep(0.01)
     while not ready.done():

@@ -69,14 +69,22 @@ class LiveServer:
     @property
     def worker(self) -> int:
         """Process id of the engine."""
-        [worker] = [pid for pid in members(self._process.pid) if pid != self._process.pid]
+        [worker] = self.running("trtspec.executors.worker")
         return worker
+
+    def running(self, module: str) -> list[int]:
+        """Ids of the server's processes that run a module."""
+        return [pid for pid in members(self._process.pid) if module in command_line(pid)]
 
     def kill_worker(self) -> None:
         os.kill(self.worker, signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to all processes, as a terminal or a service manager does."""
+        os.killpg(self._process.pid, number)
 
     def wait(self) -> int:
         """The exit code, once the server has ended by itself; nothing of it may be left."""
@@ -106,6 +114,14 @@ def members(session: int) -> list[int]:
         if int(of) == session and state != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def command_line(pid: int) -> list[str]:
+    """The arguments of a process; none where it ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def end(session: int) -> None:

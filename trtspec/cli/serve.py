@@ -76,8 +76,10 @@ def run(options: argparse.Namespace) -> int:
     engine_options = from_options(EngineOptions, options, speculative=override)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
-    from trtspec.service.server import serve
-
+    if serve_options.frontends > 1:
+        from trtspec.service.front_ends import serve
+    else:
+        from trtspec.service.server import serve
     return 0 if asyncio.run(serve(directory, serve_options, engine_options, announce)) else 1
 
 

@@ -1,4 +1,4 @@
-"""The parent's handle on a worker process: start it, talk to it, end it. It never restarts anything."""
+"""The parent's handle on a child process of ours: start it, talk to it, end it. It never restarts anything."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import socket
 import sys
 from asyncio.subprocess import Process
 from pathlib import Path
+from typing import TypeVar
 
 import trtspec
-from trtspec.errors import EngineLost
-from trtspec.executors.messages import HEADER, Close, Command, Open, OpenFailed, Ready, pack, unpack
+from trtspec.errors import TrtspecError
+from trtspec.executors.channel import Channel
+from trtspec.executors.messages import Close, OpenFailed
 from trtspec.openmp import considerate
 
 CLOSE_GRACE_SECONDS = 5.0
@@ -20,42 +22,46 @@ CLOSE_GRACE_SECONDS = 5.0
 DEATH_GRACE_SECONDS = 1.0
 """Time for a child whose channel closed to finish dying, so that its exit code tells why."""
 
+T = TypeVar("T")
+
+
+class ChildLost(TrtspecError):
+    """A child process died before it was open."""
+
 
 class Child:
-    """One worker process and its channel. Made by `start`."""
+    """One process and its channel. Made by `start`."""
 
-    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, name: str, process: Process, channel: Channel) -> None:
+        self.name = name
         self.process = process
-        self._reader = reader
-        self._writer = writer
+        self.channel = channel
 
     @classmethod
-    async def start(cls, command: Open) -> Child:
-        """Start a process and ask it to open an engine."""
+    async def start(cls, name: str, module: str, first: object) -> Child:
+        """Run a module with its end of a socket pair as argument, and send it a first message."""
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            arguments = ("-m", "trtspec.executors.worker", str(theirs.fileno()))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, pass_fds=[theirs.fileno()], env=_environment()
+                *(sys.executable, "-m", module, str(theirs.fileno())), pass_fds=[theirs.fileno()], env=_environment()
             )
             undo.callback(_kill, process)
-            reader, writer = await asyncio.open_connection(sock=ours)
+            channel = await Channel.over(ours)
             undo.pop_all()
-        child = cls(process, reader, writer)
-        child.send(command)
-        return child
+        channel.send(first)
+        return cls(name, process, channel)
 
-    async def ready(self) -> Ready:
-        """Wait until its engine is warm. Raises what it could not be opened for, `EngineLost` if the child died."""
-        match await self.receive():
-            case Ready() as message:
+    async def opened(self, kind: type[T]) -> T:
+        """Wait for the message that it is open. Raises what it could not be opened for, `ChildLost` if it died."""
+        match await self.channel.receive():
+            case kind() as message:
                 return message
             case OpenFailed(error):
                 raise error
             case _:
                 await self.end(DEATH_GRACE_SECONDS)
-                raise EngineLost(f"the engine's process died while it opened ({self.fate})")
+                raise ChildLost(f"{self.name} died while it opened ({self.fate})")
 
     @property
     def fate(self) -> str:
@@ -65,30 +71,15 @@ class Child:
             return "it still runs"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def send(self, command: Command | Open) -> None:
-        """Hand over a command; to a dead child nothing needs to be said."""
-        if not self._writer.is_closing():
-            self._writer.write(pack(command))
-
-    async def receive(self) -> object | None:
-        """The next message; None once the child is gone."""
-        try:
-            header = await self._reader.readexactly(HEADER.size)
-            return unpack(await self._reader.readexactly(HEADER.unpack(header)[0]))
-        except (asyncio.IncompleteReadError, OSError):
-            return None
-
     async def end(self, grace: float = CLOSE_GRACE_SECONDS) -> None:
         """Ask it to stop, kill it after the grace, and close the channel. Safe to repeat."""
-        self.send(Close())
+        self.channel.send(Close())
         try:
             await asyncio.wait_for(self.process.wait(), grace)
         except asyncio.TimeoutError:
             _kill(self.process)
             await self.process.wait()
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        await self.channel.close()
 
 
 def _kill(process: Process) -> None:

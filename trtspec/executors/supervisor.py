@@ -14,13 +14,16 @@ from pathlib import Path
 
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFault, EngineFolderError, EngineLost, TrtspecError
-from trtspec.executors.child import DEATH_GRACE_SECONDS, Child
+from trtspec.executors.child import DEATH_GRACE_SECONDS, Child, ChildLost
+from trtspec.executors.condition import Condition
 from trtspec.executors.crashes import CrashHistory
 from trtspec.executors.messages import Command, Open, Ready, Report
 from trtspec.executors.streams import RequestStreams
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 _log = logging.getLogger(__name__)
+
+_NAME, _MODULE = "the engine's process", "trtspec.executors.worker"
 
 
 class WorkerExecutor:
@@ -33,27 +36,26 @@ class WorkerExecutor:
         self._stats = ready.stats
         self._streams = RequestStreams()
         self._crashes = CrashHistory()
-        self._health = Health.SERVING
-        self._changed = asyncio.Condition()
+        self._condition = Condition(Health.SERVING)
         self._care = asyncio.create_task(self._supervise(), name="trtspec-supervisor")
 
     @classmethod
     async def start(cls, directory: Path, options: EngineOptions) -> WorkerExecutor:
         """Start the child and wait until it is warm. Raises what the child could not open the folder for."""
         command = Open(directory, options)
-        child = await Child.start(command)
+        child = await Child.start(_NAME, _MODULE, command)
         try:
-            return cls(command, child, await child.ready())
-        except EngineLost as error:
+            return cls(command, child, await child.opened(Ready))
+        except ChildLost as error:
             raise EngineFolderError(f"{directory}: {error}") from error
         except BaseException:
             await child.end(DEATH_GRACE_SECONDS)
             raise
 
     async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
-        if self._health is not Health.SERVING:
-            again = "" if self._health is Health.FAILED else "; try again"
-            raise EngineLost(f"the engine is {self._health.value}{again}")
+        if (health := self._condition.health) is not Health.SERVING:
+            again = "" if health is Health.FAILED else "; try again"
+            raise EngineLost(f"the engine is {health.value}{again}")
         if self._crashes.suspects(request, time.monotonic()):
             raise EngineFault("this request was in flight in two crashes of the engine; it is not tried again")
         events = self._streams.run(request, self._send)
@@ -70,27 +72,25 @@ class WorkerExecutor:
         return self._stats
 
     def health(self) -> Health:
-        return self._health
+        return self._condition.health
 
     async def wait_for_change(self, health: Health) -> Health:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._health is not health)
-            return self._health
+        return await self._condition.wait_for_change(health)
 
     async def aclose(self) -> None:
-        await self._become(Health.FAILED)
+        await self._condition.become(Health.FAILED)
         self._care.cancel()
         await asyncio.gather(self._care, return_exceptions=True)
         self._streams.fail_all("the engine was closed")
         await self._child.end()
 
     def _send(self, command: Command) -> None:
-        self._child.send(command)
+        self._child.channel.send(command)
 
     async def _supervise(self) -> None:
         """Deliver what the child reports, and replace it when it dies. Whatever goes wrong here, requests end."""
         try:
-            while self._health is Health.SERVING:
+            while self._condition.health is Health.SERVING:
                 await self._deliver()
                 await self._recover()
         except Exception:
@@ -99,15 +99,15 @@ class WorkerExecutor:
 
     async def _deliver(self) -> None:
         """Pass reports on until the child is gone."""
-        while isinstance(report := await self._child.receive(), Report):
+        while isinstance(report := await self._child.channel.receive(), Report):
             self._stats = report.stats
             self._streams.deliver(report.events)
 
     async def _recover(self) -> None:
         """End what was in flight, then start children until one serves or their deaths are too many."""
-        await self._become(Health.RESTARTING)
+        await self._condition.become(Health.RESTARTING)
         await self._child.end(DEATH_GRACE_SECONDS)
-        fate = f"the engine's process died ({self._child.fate})"
+        fate = f"{_NAME} died ({self._child.fate})"
         self._crashes.record(time.monotonic(), self._streams.in_flight)
         _log.error("%s; %d requests lost", fate, self._streams.live)
         self._streams.fail_all(fate)
@@ -116,7 +116,7 @@ class WorkerExecutor:
             await asyncio.sleep(self._crashes.backoff_seconds)
             try:
                 return await self._replace()
-            except (EngineLost, OSError) as error:
+            except (ChildLost, OSError) as error:
                 _log.error("%s", error)
                 self._crashes.record(time.monotonic(), [])
             except TrtspecError as error:
@@ -125,24 +125,17 @@ class WorkerExecutor:
 
     async def _replace(self) -> None:
         """Start another child on the same folder."""
-        self._child = await Child.start(self._open)
-        ready = await self._child.ready()
+        self._child = await Child.start(_NAME, _MODULE, self._open)
+        ready = await self._child.opened(Ready)
         if ready.info.engine_id != self._info.engine_id:
             raise EngineFolderError(
                 f"{self._open.directory} holds engine {ready.info.engine_id[:12]} now and is served as "
                 f"{self._info.engine_id[:12]}; restart the server"
             )
         self._stats = ready.stats
-        await self._become(Health.SERVING)
+        await self._condition.become(Health.SERVING)
 
     async def _give_up(self, reason: str) -> None:
         _log.error("the engine is not started again: %s", reason)
         self._streams.fail_all(f"the engine is gone: {reason}")
-        await self._become(Health.FAILED)
-
-    async def _become(self, health: Health) -> None:
-        """Change health and tell who waits; a failed executor stays failed."""
-        async with self._changed:
-            if self._health is not Health.FAILED:
-                self._health = health
-                self._changed.notify_all()
+        await self._condition.become(Health.FAILED)

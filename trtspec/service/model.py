@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,3 +37,7 @@ class ServedModel:
     def context_tokens(self) -> int:
         """Positions that prompt and completion share."""
         return min(self.info.limits.max_context_tokens, self.info.limits.kv_cache_tokens)
+
+
+Announce = Callable[[str, ServedModel], None]
+"""Told the address and the model when requests are answered."""

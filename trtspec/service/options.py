@@ -20,8 +20,12 @@ class ServeOptions:
 
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen on"})
     port: int = field(default=50051, metadata={"help": "port to listen on; 0 takes a free one", "min": 0, "max": 65535})
+    frontends: int = field(
+        default=1,
+        metadata={"help": "processes that answer clients, on one port and for one engine", "min": 1, "max": 64},
+    )
     max_queued_requests: int = field(
-        default=64, metadata={"help": "requests that may wait for a place in the batch", "min": 0}
+        default=64, metadata={"help": "requests that may wait for a place in the batch, over all front-ends", "min": 0}
     )
     max_message_bytes: int = field(
         default=0, metadata={"help": "largest message; 0 is what the model's context needs, 1 MiB at least", "min": 0}
@@ -43,6 +47,10 @@ class ServeOptions:
             choices = item.metadata.get("choices", (value,))
             if value not in choices:
                 raise ConfigError(f"{flag} is {value}; allowed is {' or '.join(choices)}")
+
+    def max_requests(self, max_batch_size: int) -> int:
+        """Most live requests, in the batch and waiting for it, over all front-ends."""
+        return max_batch_size + self.max_queued_requests
 
     def message_bytes(self, context_tokens: int) -> int:
         """Largest message for a model with this context."""

@@ -1,14 +1,14 @@
 """The life of a gRPC server: bind, load, serve, drain.
 
-It owns the port, health, reflection and signals. It does not know what a request is.
+It owns the port, health and reflection. It does not know what a request is, nor whether other processes share the port.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,13 +17,14 @@ from grpc_reflection.v1alpha import reflection
 
 from trtspec import generation, manifest
 from trtspec.config import EngineOptions
-from trtspec.errors import TrtspecError
-from trtspec.executors import open_executor
+from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
+from trtspec.service.address import CannotListen, shown
 from trtspec.service.admission import Admission
-from trtspec.service.model import ServedModel
+from trtspec.service.model import Announce, ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
+from trtspec.service.signals import StopSignals
 from trtspec.service.text import Tokenizer
 from trtspec.service.waiting import give, new_cue, unless
 from trtspec.types import Health
@@ -35,15 +36,6 @@ _STOP_SECONDS = 1.0
 """Time for requests that the server ends to end, and for last messages to leave."""
 _LEAST_PING_MILLISECONDS = 10_000
 """Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off."""
-
-
-Announce = Callable[[str, ServedModel], None]
-"""Told the address and the model when requests are answered."""
-OpenEngine = Callable[[Path, EngineOptions], Coroutine[object, object, Executor]]
-
-
-class CannotListen(TrtspecError):
-    """The address is taken or not of this machine."""
 
 
 class Healths(health.aio.HealthServicer):
@@ -78,8 +70,8 @@ class Server:
         self._draining = False
         self._server = grpc.aio.server(
             options=[
-                # Without this, a second server would share a taken port silently.
-                ("grpc.so_reuseport", 0),
+                # By default, a second server would share a taken port silently.
+                ("grpc.so_reuseport", int(options.frontends > 1)),
                 ("grpc.max_receive_message_length", message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MILLISECONDS),
@@ -93,20 +85,17 @@ class Server:
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
         host, port = self._options.host, self._options.port
-        host = f"[{host}]" if ":" in host else host
         await self._set_health(False)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._server.add_insecure_port(shown(host, port))
         except RuntimeError as error:
-            raise CannotListen(
-                f"cannot listen on {host}:{port}; is the port in use? Choose another with --port, or 0 for a free one"
-            ) from error
+            raise CannotListen.at(host, port) from error
         await self._server.start()
-        return f"{host}:{bound}"
+        return shown(host, bound)
 
     async def open(self, model: ServedModel, executor: Executor, tokenizer: Tokenizer) -> None:
         """Answer requests from now on."""
-        self._admission = Admission(model.info.limits.max_batch_size + self._options.max_queued_requests)
+        self._admission = Admission(self._options.max_requests(model.info.limits.max_batch_size))
         queued = self._options.max_queued_requests
         self._servicer.open(Backend(model, executor, tokenizer, self._admission, queued, self._message_bytes))
         await self._set_health(executor.health() is Health.SERVING)
@@ -149,29 +138,6 @@ class Server:
             await self._health.set(service, value)
 
 
-class StopSignals:
-    """SIGTERM and SIGINT: the first asks for an orderly end, a second one for a quick one."""
-
-    def __init__(self) -> None:
-        self.stop = new_cue()
-        self.hurry = new_cue()
-
-    def raise_one(self) -> None:
-        give(self.hurry if self.stop.done() else self.stop)
-
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
-        """Take the signals of this process while the context lasts."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.raise_one)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-
 async def serve(
     directory: Path,
     options: ServeOptions,
@@ -179,28 +145,38 @@ async def serve(
     announce: Announce,
     open_engine: OpenEngine = open_executor,
 ) -> bool:
-    """Serve an engine folder until SIGTERM or SIGINT. False if the engine failed for good."""
-    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
+    """Serve an engine folder from this process until SIGTERM or SIGINT. False if the engine failed for good."""
     signals = StopSignals()
     # Before the load: a signal in these seconds must end the process in order, too.
     with signals.handled():
+        return await serve_until(signals, directory, options, partial(open_engine, directory, engine_options), announce)
+
+
+async def serve_until(
+    signals: StopSignals,
+    directory: Path,
+    options: ServeOptions,
+    open_engine: Callable[[], Coroutine[object, object, Executor]],
+    announce: Announce,
+) -> bool:
+    """Serve an engine until a signal. False if it failed for good."""
+    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
+    try:
+        address = await server.bind()
+        tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
+        executor = await unless(signals.stop, open_engine())
+        if executor is None:
+            return True
         try:
-            address = await server.bind()
-            tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
-            executor = await unless(signals.stop, open_engine(directory, engine_options))
-            if executor is None:
-                return True
-            try:
-                defaults = generation.read(directory)
-                model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
-                await server.open(model, executor, tokenizer)
-                announce(address, model)
-                if await unless(signals.stop, server.follow(executor)):
-                    return False
-                await unless(signals.hurry, server.drain())
-                await server.end_requests()
-                return True
-            finally:
-                await executor.aclose()
+            model = ServedModel(executor.info(), generation.read(directory), options.default_speculation == "on")
+            await server.open(model, executor, tokenizer)
+            announce(address, model)
+            if await unless(signals.stop, server.follow(executor)):
+                return False
+            await unless(signals.hurry, server.drain())
+            await server.end_requests()
+            return True
         finally:
-            await server.stop()
+            await executor.aclose()
+    finally:
+        await server.stop()

@@ -1,0 +1,143 @@
+"""One executor for several front-end processes, each on a channel of its own.
+
+All requests of all front-ends pass here. So ids are unique, live requests are bounded and the blame for crashes is
+kept over all of them, by the rules of the executor that is shared. It does not know gRPC, nor who starts front-ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+
+from trtspec.errors import EngineFault, Overloaded, RequestError
+from trtspec.executors.base import Executor
+from trtspec.executors.channel import Channel
+from trtspec.executors.hub_messages import Answering, AskStats, Events, Reading, Run, Turned, Welcome
+from trtspec.executors.messages import Cancel
+from trtspec.types import EngineEvent, Failed, Health, Request
+
+_log = logging.getLogger(__name__)
+
+
+class Hub:
+    """Shares an executor; its front-ends together have `max_requests` places for live requests."""
+
+    def __init__(self, executor: Executor, max_requests: int) -> None:
+        self._executor = executor
+        self._max_requests = max_requests
+        self._live = 0
+
+    async def serve(self, channel: Channel, answering: Callable[[], None]) -> int:
+        """Serve a front-end until it is gone; gives how many of its requests were cancelled by that."""
+        link = Link(self._executor, self._place, channel)
+        async with link.open():
+            while (command := await channel.receive()) is not None:
+                if isinstance(command, Answering):
+                    answering()
+                else:
+                    await link.obey(command)
+            return link.live
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Hold a place for the life of a request."""
+        if self._live >= self._max_requests:
+            raise Overloaded(
+                f"{self._live} requests are live and {self._max_requests} is the limit; try again later",
+                limit=str(self._max_requests),
+            )
+        self._live += 1
+        try:
+            yield
+        finally:
+            self._live -= 1
+
+
+class Link:
+    """The requests of one front-end, and what it has not been told yet."""
+
+    def __init__(self, executor: Executor, place: Callable[[], AbstractContextManager[None]], channel: Channel) -> None:
+        self._executor = executor
+        self._place = place
+        self._channel = channel
+        self._requests: dict[str, asyncio.Task[None]] = {}
+        self._events: list[EngineEvent] = []
+        self._readings = 0
+        self._due = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def live(self) -> int:
+        return len(self._requests)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Tell the front-end what happens; in the end nothing of its requests is left."""
+        telling = [asyncio.create_task(self._report()), asyncio.create_task(self._follow())]
+        try:
+            yield
+        finally:
+            for task in (tasks := [*telling, *self._requests.values()]):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def obey(self, command: object) -> None:
+        """Carry out a command; a cancelled request has left the executor when this returns."""
+        match command:
+            case Run(key, request):
+                self._requests[key] = asyncio.create_task(self._run(key, request))
+            case Cancel(key) if task := self._requests.pop(key, None):
+                task.cancel()
+                await asyncio.wait((task,))
+            case AskStats():
+                self._readings += 1
+                self._due.set()
+
+    async def _run(self, key: str, request: Request) -> None:
+        """Run a request and pass on what comes, its error included."""
+        try:
+            with self._place():
+                async with aclosing(self._executor.generate(request)) as events:
+                    async for event in events:
+                        await self._put(replace(event, request_id=key))
+        except RequestError as error:
+            await self._put(Failed(key, error))
+        except Exception as error:  # whatever it is, the front-end must not wait for ever
+            _log.exception("a request failed")
+            await self._put(Failed(key, EngineFault(f"the request failed: {error!r}")))
+        self._requests.pop(key, None)
+
+    async def _put(self, event: EngineEvent) -> None:
+        """Leave an event to be sent. Waits while the front-end is slow; the executor merges outputs meanwhile."""
+        await self._room.wait()
+        self._events.append(event)
+        self._due.set()
+
+    async def _report(self) -> None:
+        """Send what there is, so that a pass costs one message whatever its batch."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            readings, self._readings = self._readings, 0
+            stats = await self._executor.stats()
+            await asyncio.sleep(0)  # events that are as old as this reading are put now, and sent before it
+            events, self._events = self._events, []
+            if events:
+                self._channel.send(Events(tuple(events)))
+            for _ in range(readings):
+                self._channel.send(Reading(stats))
+            self._room.clear()
+            await self._channel.drain()
+            self._room.set()
+
+    async def _follow(self) -> None:
+        """Welcome the front-end, and tell it every change of health."""
+        health = self._executor.health()
+        self._channel.send(Welcome(self._executor.info(), health))
+        while health is not Health.FAILED:
+            health = await self._executor.wait_for_change(health)
+            self._channel.send(Turned(health))
