@@ -142,7 +142,7 @@ async def test_a_prompt_that_was_seen_before_is_found_but_not_by_another_tenant(
             assert isinstance(started, Started)
             found.append(started.cached_tokens)
             assert len([event async for event in events]) > 0
-    assert found == [0, 48, 0]
+    assert found == [0, 32, 0]  # a block of the openvino runner
 
 
 async def test_a_live_id_is_refused_and_free_again_after_its_end(executor: Executor) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,8 +32,23 @@ def opened(job: Job) -> Iterator[Generate]:
         config.set_eos_token_id(job.eos_ids[0])
         if job.speculates:
             config.num_assistant_tokens, config.max_ngram_size = DRAFT_TOKENS, NGRAM
-        prompts = [openvino.Tensor(np.array([prompt], dtype=np.int64)) for prompt in work.prompts]
-        results = pipeline.generate(prompts, [config] * len(prompts))
-        return sum(len(ids) for result in results for ids in result.m_generation_ids)
+        return _keep_in_flight(pipeline, work.prompts, config, job.concurrency)
 
     yield generate
+
+
+def _keep_in_flight(pipeline: Any, prompts: Sequence[Sequence[int]], config: Any, concurrency: int) -> int:
+    """Tokens of all prompts, so many at a time: `max_num_seqs` alone does not hold the others back."""
+    waiting = deque(enumerate(prompts))
+    live: list[Any] = []
+    tokens = 0
+    while waiting or live:
+        while waiting and len(live) < concurrency:
+            number, prompt = waiting.popleft()
+            ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
+            live.append(pipeline.add_request(number, ids, config))
+        pipeline.step()
+        ended = [handle for handle in live if handle.get_status() == openvino_genai.GenerationStatus.FINISHED]
+        live = [handle for handle in live if handle not in ended]
+        tokens += sum(len(output.generated_ids) for handle in ended for output in handle.read_all())
+    return tokens
