@@ -99,7 +99,7 @@ def report(readings: Sequence[Reading], idle: float) -> list[str]:
         for item in readings
     ]
     return [
-        f"| engine | opening, s | first token of {PROMPT}, s | weights, MiB | peak, MiB | beyond idle and KV, x weights |",
+        f"| engine | opening, s | first token of {PROMPT}, s | weights, MiB | peak, MiB | (peak - idle - KV) / weights |",
         "|---|---:|---:|---:|---:|---:|",
         *rows,
         "",

@@ -65,9 +65,11 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
 
     Where more than an arg-max is to be done, only places that the walk reaches are chosen, and others stay NO_TOKEN.
     """
+    greedy = [row.samples and _takes_the_best(row) for row in plan.rows]
+    if all(greedy) and len(logits) == draft.rows:  # every pass of plain greedy decoding
+        return best_tokens(logits).cpu().unsqueeze(1)
     ids = torch.full((draft.rows, draft.width + 1), NO_TOKEN)
     first = roots(plan, draft)
-    greedy = [row.samples and _takes_the_best(row) for row in plan.rows]
     if any(greedy):
         columns = torch.arange(draft.width + 1)
         places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)

@@ -33,6 +33,8 @@ def walk_tree(draft: Draft, ids: Tensor) -> Outcome:
     siblings with the same token the first counts.
     """
     rows, width = draft.tokens.shape
+    if width == 0:  # every pass of plain decoding
+        return Outcome(draft.tokens, draft.counts, ids, ids[:, 0])
     real = torch.arange(width) < draft.counts.unsqueeze(1)
     here = torch.full((rows,), NO_NODE)
     walking = torch.ones(rows, dtype=torch.bool)

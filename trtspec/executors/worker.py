@@ -5,6 +5,7 @@ It lives and dies with its parent: when the channel closes it stops, whatever it
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -44,6 +45,7 @@ def main(channel: socket.socket) -> int:
     except TrtspecError as error:
         publish(OpenFailed(error))
         return 1
+    gc.freeze()  # an open engine lives as long as the process: collecting garbage need not look at it
     publish(Ready(opened.info, opened.engine.stats()))
     EngineLoop(opened.engine, inbox, publish).run()
     return 0
