@@ -99,7 +99,8 @@ def report(readings: Sequence[Reading], idle: float) -> list[str]:
         for item in readings
     ]
     return [
-        f"| engine | opening, s | first token of {PROMPT}, s | weights, MiB | peak, MiB | (peak - idle - KV) / weights |",
+        f"| engine | opening, s | first token of {PROMPT}, s | weights, MiB | peak, MiB | (peak - idle - KV) "
+        "/ weights |",
         "|---|---:|---:|---:|---:|---:|",
         *rows,
         "",
