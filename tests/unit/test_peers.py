@@ -97,6 +97,11 @@ def test_the_report_shows_median_spread_and_ratio() -> None:
     assert "20.0 GB/s" in text and "`run measure`" in text
 
 
+def test_a_figure_of_one_mode_is_in_no_other() -> None:
+    text = report(measured("ours", 1, 40.0), measured("ours", 1, 0.5, mode="prefill"))
+    assert rows(text, "Plain decoding")[2:] == ["| ours | float32 | 40.0 |"]
+
+
 def test_the_report_shows_how_long_engines_load() -> None:
     assert rows(report(measured("peer", 1, 40.0)), "Loading")[2] == "| peer | Q4_1 | 1.0 |"
 

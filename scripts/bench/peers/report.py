@@ -64,18 +64,17 @@ class Section:
 def render(results: Results, labels: Mapping[str, Label]) -> str:
     """The report as Markdown."""
     parts = ["# Ours and its peers on the same work", _about(results)]
-    for section in sections(results.measurements):
-        parts += _section(section, results.measurements, labels)
+    for mode, found in by_mode(results.measurements).items():
+        parts += _section(_describe(mode, found), found, labels)
     parts += ["## Loading", _loading(results.measurements, labels)]
     parts += [_failures(results), "## Versions", _versions(results.measurements, labels)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def sections(measurements: Iterable[Measurement]) -> list[Section]:
-    """One for each mode that was measured."""
-    found = list(measurements)
-    modes = {Mode(item.mode) for item in found}
-    return [_describe(mode, [item for item in found if item.mode == mode.value]) for mode in Mode if mode in modes]
+def by_mode(measurements: Sequence[Measurement]) -> dict[Mode, list[Measurement]]:
+    """The measurements of each mode that was measured: a setting of one is none of another's."""
+    found = {mode: [item for item in measurements if item.mode == mode.value] for mode in Mode}
+    return {mode: items for mode, items in found.items() if items}
 
 
 def _describe(mode: Mode, found: Sequence[Measurement]) -> Section:
