@@ -33,11 +33,11 @@ PROMPT = tuple((i * 5) % 16 for i in range(18))
 def test_each_output_is_that_of_a_request_of_its_own(prefix_sharing: bool, length: int) -> None:
     """Sampled and speculated, beside a neighbour; runs differ in length from output to output. Prompts shorter than
     a block, too."""
-    request = Request("a", PROMPT[:length], 25, SAMPLED, seed=5, eos_ids=frozenset({3}), max_draft_tokens=4, n=3)
+    request = Request("a", PROMPT[:length], 25, SAMPLED, seed=6, eos_ids=frozenset({3}), max_draft_tokens=4, n=3)
     engine, _ = scripted_engine(LAW, random_drafter(LAW, 4), prefix_sharing=prefix_sharing)
     results = drive(engine, [Request("b", PROMPT, 20, max_draft_tokens=4), request])
     plain, _ = scripted_engine(LAW, NoProposer(), prefix_sharing=False)
-    expected = drive(plain, [Request("a", PROMPT[:length], 25, SAMPLED, seed=5, eos_ids=frozenset({3}), n=3)])["a"]
+    expected = drive(plain, [Request("a", PROMPT[:length], 25, SAMPLED, seed=6, eos_ids=frozenset({3}), n=3)])["a"]
     outputs = results["a"].outputs
     assert sorted(outputs) == [0, 1, 2]
     for index, output in outputs.items():
@@ -72,11 +72,11 @@ def test_the_batch_counts_outputs_and_order_is_priority_then_arrival_then_choice
     first = {(name, i): output.first_token_pass for name in results for i, output in results[name].outputs.items()}
     assert first == {
         ("high", 0): 0,
-        ("low", 0): 0,
-        ("high", 1): 3,
+        ("high", 1): 0,
+        ("low", 0): 3,
         ("low", 1): 3,
         ("next", 0): 6,
-        ("next", 1): 7,
+        ("next", 1): 6,
     }
 
 

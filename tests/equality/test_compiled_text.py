@@ -38,5 +38,7 @@ async def test_text_is_that_of_transformers(compiled: Subject, schedule: Schedul
 
 
 @pytest.mark.slow
+@pytest.mark.demo_model
+@pytest.mark.timeout(1200)
 async def test_the_demo_model_says_what_transformers_says(compiled_demo: Subject) -> None:
     await check(compiled_demo, staggered, 64)
