@@ -80,9 +80,10 @@ async def test_seeded_text_of_a_tiny_llama_is_identical_at_any_depth(tiny: Subje
     await check_seeded(tiny, slice(0, 16, 3), TOKENS)
 
 
+@pytest.mark.slow  # by default the compiled runner stands for it
 @pytest.mark.demo_model
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("schedule", [staggered, pytest.param(one_by_one, marks=pytest.mark.slow)])
+@SCHEDULES
 async def test_the_demo_model_says_what_transformers_says(demo: Subject, schedule: Schedule) -> None:
     await check_against_transformers(demo, schedule)
 
