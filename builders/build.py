@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     how.add_argument(
         "--dtype",
-        choices=list(DTYPES),
+        choices=DTYPES,
         default="auto",
         help="type of the weights (default: %(default)s, bfloat16 where the checkpoint has it and it is fast)",
     )

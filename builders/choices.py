@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from builders.checkpoint import is_full_precision
 from trtspec.errors import ConfigError, MissingDependency
 
 BACKENDS = ("auto", "embedded", "tensorrt_llm")
-DTYPES: Mapping[str, int | None] = {"auto": None, "float32": 4, "bfloat16": 2}
-"""By name, the bytes of a value."""
+DTYPES = ("auto", "float32", "bfloat16")
 RUNNERS = ("auto", "openvino", "eager")
 QUANTIZATIONS = ("none", "int8")
 _CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")

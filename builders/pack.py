@@ -14,9 +14,8 @@ from builders.progress import progress_bars
 from builders.recipe import Plan
 from builders.safetensors_file import LENGTH
 from trtspec.errors import CheckpointError
-from trtspec.executors.embedded.weights import NAME
+from trtspec.executors.embedded.weights import DTYPES, NAME
 
-DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _WORDS: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
 _ALIGNMENT = 64
 """A cache line, for the first tensor: a reader maps the file, and computes with the tensors in place."""

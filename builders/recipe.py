@@ -77,7 +77,7 @@ class Plan:
     @property
     def packed_bytes(self) -> int:
         from builders.layout import layout, stored_as
-        from builders.pack import DTYPES as TORCH_DTYPES
+        from trtspec.executors.embedded.weights import DTYPES as TORCH_DTYPES
 
         dtype, items = TORCH_DTYPES[self.dtype.value], layout(self.checkpoint.config)
         return sum(part.bytes for item in items for part in stored_as(item, dtype, self.recipe.quantization))

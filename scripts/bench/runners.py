@@ -24,7 +24,6 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import PlanRow, Runner, StepPlan
 from trtspec.executors.embedded import decoder_config, weights
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.opening import DTYPES
 from trtspec.executors.embedded.runners import Shape, runner_kind
 from trtspec.types import Request
 
@@ -69,7 +68,7 @@ def open_engine(directory: Path, threads: int) -> Engine:
     block_tokens = kind.block_tokens(0)
     shape = Shape(
         config=config,
-        dtype=DTYPES[found.dtype],
+        dtype=weights.DTYPES[found.dtype],
         device=torch.device("cpu"),
         positions=POSITIONS,
         vocabulary_size=found.vocabulary_size,

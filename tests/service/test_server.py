@@ -17,8 +17,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.fakes import FakeExecutor, Hold, Pass, engine_folder, ids_of, script_of, serving
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFolderError
+from trtspec.service.address import CannotListen
 from trtspec.service.options import ServeOptions
-from trtspec.service.server import SERVICE, CannotListen, Server, serve
+from trtspec.service.server import SERVICE, Server, serve
 from trtspec.service.servicer import InferenceServicer
 from trtspec.types import Health
 from trtspec.v1 import inference_pb2 as pb

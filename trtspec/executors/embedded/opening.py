@@ -18,13 +18,12 @@ from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.device import choose_device
 from trtspec.executors.embedded.runners import Shape, runner_kind
-from trtspec.executors.embedded.weights import load_weights
+from trtspec.executors.embedded.weights import DTYPES, load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
 from trtspec.speculative import SpeculativeConfig, narrowed
 from trtspec.types import EngineInfo, Failed, Limits, OutputLaw, Request
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 """A repetition, so that lookup drafts something too, whose prefix nobody else finds."""
 

@@ -6,7 +6,7 @@ one product. The file is mapped, not copied, so tensors cost memory only once th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,6 +19,8 @@ from trtspec.errors import EngineFolderError
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 
 NAME = "weights.safetensors"
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""By the name that manifests and flags have for them."""
 EMBEDDING, NORM, HEAD = "embedding", "norm", "head"
 SCALES = ".scales"
 """Ends the name of an int8 matrix's scales."""
