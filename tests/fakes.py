@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
@@ -66,9 +66,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Hold:
-    """The engine waits here, at most until the request's deadline."""
+    """The engine waits here, at most until the request's deadline. An event serves one event loop, so one test."""
 
-    event: asyncio.Event
+    event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 Script = Sequence[Pass | Hold | RequestError]
@@ -203,7 +203,7 @@ class Events:
                 task.cancel()
         if self._executor.shut:
             raise EngineLost("the engine was closed")
-        return bool(done)
+        return any([task.result() for task in done])
 
     def _steps(self, output_index: int) -> Iterator[StepOutput | Hold | RequestError]:
         count = 0

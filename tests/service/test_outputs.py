@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import grpc
@@ -18,7 +17,6 @@ from trtspec.v1 import inference_pb2_grpc as rpc
 from trtspec.v1 import speculation_pb2 as spec
 
 TEXTS = ("abcdef", "é😀 한", "xy")
-NEVER = Hold(asyncio.Event())
 
 
 def executor(*, merge: bool = False) -> FakeExecutor:
@@ -111,7 +109,7 @@ async def test_an_output_that_a_stop_string_ended_takes_nothing_more_while_other
 
 async def test_the_engine_is_told_to_end_as_soon_as_every_output_ended() -> None:
     """Were it not, the request would wait for the hold, which never ends."""
-    script = [Pass(ids_of("a"), prefill=True), Pass(ids_of(".")), NEVER, Pass(ids_of("b"))]
+    script = [Pass(ids_of("a"), prefill=True), Pass(ids_of(".")), Hold(), Pass(ids_of("b"))]
     engine = FakeExecutor(script, script, [Pass((EOS,), prefill=True)])
     async with serving(engine) as server:
         got = await ask(server, stopping={"stop_strings": ["."]})
@@ -121,7 +119,7 @@ async def test_the_engine_is_told_to_end_as_soon_as_every_output_ended() -> None
 
 def partly_ended() -> FakeExecutor:
     """Output 0 ends by its length, output 1 by EOS, and output 2 never."""
-    endless = [Pass(ids_of("x"), prefill=True), Pass(ids_of("y")), NEVER, Pass(ids_of("z"))]
+    endless = [Pass(ids_of("x"), prefill=True), Pass(ids_of("y")), Hold(), Pass(ids_of("z"))]
     return FakeExecutor(script_of("ab", 1), [Pass((*ids_of("c"), EOS), prefill=True)], endless)
 
 
