@@ -14,15 +14,32 @@ from trtspec.types import Method
 FLAG = "--speculative-config"
 MAX_DRAFT_TOKENS = 64
 """Deepest draft a configuration may ask for; beyond, a pass stops being memory bound on any hardware."""
+MAX_TREE_NODES = 64
+"""Most nodes of a tree."""
 MAX_LOOKUP_TOKENS = 32
 """Longest n-gram that is looked up; longer repetitions are found by shorter ones too."""
+EXACT, REJECTION, TYPICAL = "exact", "rejection", "typical"
+"""Rules of acceptance."""
 
-_DRAFTER_KEYS = frozenset({"method", "model", "num_speculative_tokens"})
+_COMMON = frozenset({"method", "num_speculative_tokens"})
+_LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max"}
+_DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first"}
+_AUTOREGRESSIVE = _DRAFTER | {"dynamic_tree", "max_tree_nodes", "tree_width", "min_confidence"}
 _KEYS = {
     Method.NONE: frozenset({"method"}),
-    Method.NGRAM: frozenset({"method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"}),
+    Method.NGRAM: _LOOKUP,
+    Method.DRAFT_MODEL: _AUTOREGRESSIVE,
+    Method.MEDUSA: _DRAFTER | {"typical_threshold", "typical_alpha"},
+    Method.EAGLE: _AUTOREGRESSIVE,
+    Method.EAGLE3: _AUTOREGRESSIVE,
+    Method.MTP: _AUTOREGRESSIVE,
 }
-"""Keys that a method reads, where they are not those of a drafter with weights; any other key is refused."""
+"""Keys that a method reads; any other key is refused."""
+_RULES = {Method.DRAFT_MODEL: (EXACT, REJECTION), Method.MEDUSA: (EXACT, TYPICAL)}
+"""Rules of acceptance beside the exact one, by method."""
+
+Tree = tuple[tuple[int, ...], ...]
+"""Nodes as paths of child ranks from the root: (0, 1) is the second best child of the best child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,24 @@ class SpeculativeConfig:
     """Folder of the drafter's weights, for methods that have some."""
     num_speculative_tokens: int = 8
     """Deepest draft of a pass."""
+    tree: Tree = ()
+    """Static tree, the most useful nodes first and each after its parent; without one, drafts are chains."""
+    dynamic_tree: bool = False
+    """The tree grows where the drafter is most certain (EAGLE-2)."""
+    max_tree_nodes: int = 16
+    """Dynamic tree: nodes that are submitted for verification."""
+    tree_width: int = 4
+    """Dynamic tree: nodes that are expanded at each depth, and children of each."""
+    min_confidence: float = 0.0
+    """Nodes that the drafter believes to be accepted with less probability than this are not submitted."""
+    acceptance: str = EXACT
+    """`exact`, or `rejection` for sampled drafts of a draft model, or Medusa's `typical`, which is not lossless."""
+    typical_threshold: float = 0.09
+    """Typical acceptance: probability from which on a token is accepted whatever the entropy."""
+    typical_alpha: float = 0.3
+    """Typical acceptance: share of exp(-entropy) from which on a token is accepted."""
+    ngram_first: int = 0
+    """An earlier match of at least so many last tokens is continued instead of the drafter's proposal; 0: never."""
     prompt_lookup_min: int = 1
     """n-gram: shortest match of the last tokens that is continued."""
     prompt_lookup_max: int = 4
@@ -43,21 +78,50 @@ class SpeculativeConfig:
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
         _check("prompt_lookup_max", self.prompt_lookup_max, 1, MAX_LOOKUP_TOKENS)
         _check("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        _check("max_tree_nodes", self.max_tree_nodes, 1, MAX_TREE_NODES)
+        _check("tree_width", self.tree_width, 1, MAX_TREE_NODES)
+        _check("min_confidence", self.min_confidence, 0, 1)
+        _check("typical_threshold", self.typical_threshold, 0, 1)
+        _check("typical_alpha", self.typical_alpha, 0, 1)
+        _check("ngram_first", self.ngram_first, 0, MAX_LOOKUP_TOKENS)
+        self._check_rule()
+        check_tree(self.tree, self.num_speculative_tokens)
+        if self.tree and self.dynamic_tree:
+            raise ConfigError(f"{FLAG}: tree and dynamic_tree exclude each other; leave one out")
+
+    def _check_rule(self) -> None:
+        allowed = _RULES.get(self.method, (EXACT,))
+        if self.acceptance not in allowed:
+            raise ConfigError(
+                f"{FLAG}: acceptance is {self.acceptance!r}; method {self.method.value!r} has {', '.join(allowed)}"
+            )
+        if self.acceptance == REJECTION and (self.tree or self.dynamic_tree):
+            raise ConfigError(f"{FLAG}: acceptance {REJECTION!r} is for chains; leave tree and dynamic_tree out")
 
     @property
     def draft_tokens(self) -> int:
         """Deepest draft; 0 for the method that drafts nothing."""
         return 0 if self.method is Method.NONE else self.num_speculative_tokens
 
+    @property
+    def draft_nodes(self) -> int:
+        """Most nodes of a draft."""
+        if self.tree or not self.dynamic_tree:
+            return max(len(self.tree), self.draft_tokens if not self.tree or self.ngram_first else 0)
+        return max(self.max_tree_nodes, self.draft_tokens)
+
     def facts(self) -> dict[str, Any]:
         """The settings that this method reads, for the manifest and `engine_id`; paths are no facts."""
         keys = known_keys(self.method) - {"method", "model"}
-        return {"method": self.method.value, **{key: getattr(self, key) for key in sorted(keys)}}
+        values = {key: getattr(self, key) for key in sorted(keys)}
+        if "tree" in values:
+            values["tree"] = [list(path) for path in self.tree]
+        return {"method": self.method.value, **values}
 
 
 def known_keys(method: Method) -> frozenset[str]:
     """The keys that a method reads."""
-    return _KEYS.get(method, _DRAFTER_KEYS)
+    return _KEYS.get(method, _COMMON | {"model"})
 
 
 def parse(text: str) -> Mapping[str, Any]:
@@ -89,12 +153,7 @@ def from_dict(value: object) -> SpeculativeConfig:
         raise ConfigError(
             f"{FLAG}: method {method.value!r} has no key {unknown[0]!r}; its keys are {', '.join(sorted(keys))}"
         )
-    for key, item in value.items():
-        if key not in ("method", "model") and (isinstance(item, bool) or not isinstance(item, int)):
-            raise ConfigError(f"{FLAG}: {key} must be a whole number, not {item!r}")
-    if not isinstance(value.get("model"), str | None):
-        raise ConfigError(f"{FLAG}: model must be a path, not {value['model']!r}")
-    return SpeculativeConfig(**{**value, "method": method})
+    return SpeculativeConfig(**{**{key: _read(key, item) for key, item in value.items()}, "method": method})
 
 
 def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
@@ -109,12 +168,59 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
             f"{FLAG} asks for {config.method.value} and the engine was built for {built.method.value}; "
             f"build it with --method {config.method.value}, or ask for none"
         )
-    if config.num_speculative_tokens > built.num_speculative_tokens:
-        raise ConfigError(
-            f"{FLAG}: num_speculative_tokens is {config.num_speculative_tokens} and the engine was built "
-            f"for at most {built.num_speculative_tokens}; build it for more, or ask for less"
-        )
+    for what, now, most in (
+        ("num_speculative_tokens", config.num_speculative_tokens, built.num_speculative_tokens),
+        ("nodes of its tree", config.draft_nodes, max(built.draft_nodes, built.num_speculative_tokens)),
+    ):
+        if now > most:
+            raise ConfigError(
+                f"{FLAG}: {what} is {now} and the engine was built for at most {most}; "
+                "build it for more, or ask for less"
+            )
     return config
+
+
+def check_tree(tree: Tree, depth: int) -> None:
+    """Refuse a tree whose nodes do not follow their parents, that names one twice, or that is too deep or large."""
+    if len(tree) > MAX_TREE_NODES:
+        raise ConfigError(f"{FLAG}: tree has {len(tree)} nodes; allowed is {MAX_TREE_NODES}")
+    seen: set[tuple[int, ...]] = {()}
+    for path in tree:
+        if path[:-1] not in seen or path in seen:
+            raise ConfigError(f"{FLAG}: tree names {list(path)} before its parent, or twice; list parents first")
+        if len(path) > depth:
+            raise ConfigError(
+                f"{FLAG}: tree has {list(path)}, {len(path)} deep, and num_speculative_tokens is {depth}; raise it"
+            )
+        seen.add(path)
+
+
+def _read(key: str, item: object) -> object:
+    """A value as its field has it. Whole numbers stand for fractions, never for true and false."""
+    if key in ("method", "model", "acceptance"):
+        good = isinstance(item, str) or (key == "model" and item is None)
+        kind = "a path" if key == "model" else "a text"
+    elif key == "dynamic_tree":
+        good, kind = isinstance(item, bool), "true or false"
+    elif key == "tree":
+        good, kind = _is_tree(item), "a list of paths, each a list of child ranks such as [0, 1]"
+    elif key in ("min_confidence", "typical_threshold", "typical_alpha"):
+        good, kind = isinstance(item, int | float) and not isinstance(item, bool), "a number"
+    else:
+        good, kind = isinstance(item, int) and not isinstance(item, bool), "a whole number"
+    if not good:
+        raise ConfigError(f"{FLAG}: {key} must be {kind}, not {item!r:.80}")
+    return tuple(tuple(path) for path in item) if isinstance(item, list) else item
+
+
+def _is_tree(item: object) -> bool:
+    paths = item if isinstance(item, list | tuple) else None
+    return paths is not None and all(
+        isinstance(path, list | tuple)
+        and path
+        and all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < MAX_TREE_NODES for rank in path)
+        for path in paths
+    )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,6 +241,6 @@ def _method(value: dict[str, Any]) -> Method:
     return methods[name]
 
 
-def _check(key: str, value: int, low: int, high: int) -> None:
+def _check(key: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{FLAG}: {key} is {value}; allowed is {low} to {high}")

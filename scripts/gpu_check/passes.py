@@ -18,7 +18,7 @@ from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import NAME, DecoderConfig
 from trtspec.executors.embedded.graphs import CudaGraphs
 from trtspec.executors.embedded.model import Decoder
-from trtspec.executors.embedded.padded import Pass, Recorder
+from trtspec.executors.embedded.padded import Recorder, Replay
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import dense, load_weights
 from trtspec.types import Limits
@@ -30,7 +30,7 @@ TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: MARGIN_STEPS * 2.0**-7}
 """Of the largest logit. Padded products are other products, which sum in another order."""
 
 
-def repeat(run: Pass) -> Pass:
+def repeat(run: Replay) -> Replay:
     """The recorder for where there is no GPU: the padded pass is run again each time."""
     return run
 
@@ -43,7 +43,7 @@ class Counted:
         self.replayed = 0
         self._record = record
 
-    def __call__(self, run: Pass) -> Pass:
+    def __call__(self, run: Replay) -> Replay:
         recorded = self._record(run)
         self.recorded += 1
 

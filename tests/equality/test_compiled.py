@@ -16,6 +16,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import Runner, StepPlan, TargetOutput
+from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded import decoder_config
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.runners import RUNNERS, Shape
@@ -68,9 +69,9 @@ class Twins:
 
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         expected, found = self.reference.forward(plan, draft), self.compiled.forward(plan, draft)
-        assert expected.hidden is not None and found.hidden is not None
+        assert expected.features is not None and found.features is not None
         torch.testing.assert_close(found.logits, expected.logits, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(found.hidden, expected.hidden, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=0)
         self.compared += len(expected.logits)
         self.copies += len(plan.copies)
         self.trees += sum(parents.count(-1) > 1 for parents in _parents(draft))
@@ -98,6 +99,7 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
         block_tokens=BLOCK_TOKENS,
         blocks=64,
         threads=1,
+        features=(1, LAST_HIDDEN),
     )
     weights = load_weights(engine, config)
     made = [RUNNERS[name].create(shape, weights) for name in ("eager", "openvino")]

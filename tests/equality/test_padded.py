@@ -16,12 +16,13 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import StepPlan, TargetOutput
+from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded import decoder_config
 from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.layout import row_parts
 from trtspec.executors.embedded.model import Decoder
-from trtspec.executors.embedded.padded import USES_BEFORE_RECORDING, Pass
+from trtspec.executors.embedded.padded import USES_BEFORE_RECORDING, Replay
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import dense, load_weights
 from trtspec.types import Limits, Request
@@ -49,7 +50,7 @@ class Repeat:
         self.recorded = 0
         self.replayed = 0
 
-    def __call__(self, run: Pass) -> Pass:
+    def __call__(self, run: Replay) -> Replay:
         self.recorded += 1
 
         def replay() -> TargetOutput:
@@ -64,7 +65,9 @@ class Twins:
 
     def __init__(self, directory: Path) -> None:
         config = DecoderConfig.from_json(directory / decoder_config.NAME)
-        model = Decoder(config, dense(load_weights(directory, config), torch.float32, CPU), positions=256)
+        model = Decoder(
+            config, dense(load_weights(directory, config), torch.float32, CPU), 256, features=(1, LAST_HIDDEN)
+        )
         self.pools = [CachePool(config, BLOCKS * BLOCK_TOKENS, torch.float32, CPU) for _ in range(2)]
         self.recorder = Repeat()
         self._exact = EagerRunner(model, self.pools[0], BLOCK_TOKENS, VOCABULARY)
@@ -74,9 +77,9 @@ class Twins:
 
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         expected, found = self._exact.forward(plan, draft), self._padded.forward(plan, draft)
-        assert expected.hidden is not None and found.hidden is not None
+        assert expected.features is not None and found.features is not None
         torch.testing.assert_close(found.logits, expected.logits, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(found.hidden, expected.hidden, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=0)
         slots = torch.tensor([slot for part in row_parts(plan, draft, BLOCK_TOKENS) for slot in part.slots])
         exact, padded = self.pools
         torch.testing.assert_close(padded.keys[:, slots], exact.keys[:, slots], atol=TOLERANCE, rtol=0)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tests.law.chi_square import fit
 from tests.plans import decode_row, plan_of
+from trtspec.decoding.choosing import choose_all
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.sampling import process
-from trtspec.decoding.step import choose_all
 from trtspec.decoding.verify import Outcome, walk_tree
 from trtspec.types import Request, SamplingParams
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.decoding.proposer import BatchView, SequenceView
+from tests.views import view_row
+from trtspec.decoding.proposer import BatchView
 from trtspec.decoding.proposers.ngram import NgramProposer
 
 
 def draft(proposer: NgramProposer, tokens: Sequence[int], depth: int = 8, sequence: int = 0) -> list[int]:
-    result = proposer.propose(BatchView((SequenceView(sequence, tokens, depth, depth),)))
+    result = proposer.propose(BatchView((view_row(tokens, depth, sequence_id=sequence),)))
     return result.tokens[0, : result.counts[0]].tolist()
 
 

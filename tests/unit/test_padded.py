@@ -20,8 +20,8 @@ from trtspec.executors.embedded.padded import (
     USES_BEFORE_RECORDING,
     Bucket,
     Paging,
-    Pass,
     Recordings,
+    Replay,
     bucket_of,
     pad,
     unpad,
@@ -93,7 +93,7 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = 0
 
-    def __call__(self, run: Pass) -> Pass:
+    def __call__(self, run: Replay) -> Replay:
         self.recorded += 1
         return run
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from tests.plans import chunk_row, decode_row, plan_of
+from trtspec.decoding.choosing import choose_all
 from trtspec.decoding.draft import Draft, place_depths
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import PlanRow, StepPlan, TargetOutput
 from trtspec.decoding.proposer import BatchView, Needs
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose
-from trtspec.decoding.step import choose_all, run_pass
+from trtspec.decoding.step import run_pass
 from trtspec.decoding.verify import walk_tree
 from trtspec.types import Request, SamplingParams
 

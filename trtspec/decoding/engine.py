@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trtspec.decoding.acceptance import Acceptance, exact
 from trtspec.decoding.checks import check_request
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.kv_cache import KVCache
@@ -29,9 +30,17 @@ class Begun(NamedTuple):
 class Engine:
     """In-flight batching over one model. Not thread safe: one thread submits, cancels, begins and finishes passes."""
 
-    def __init__(self, runner: Runner, proposer: Proposer, kv_cache: KVCache, limits: Limits) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        proposer: Proposer,
+        kv_cache: KVCache,
+        limits: Limits,
+        acceptance: Acceptance = exact,
+    ) -> None:
         self._runner = runner
         self._proposer = proposer
+        self._acceptance = acceptance
         self._editor = Editor()
         self._limits = limits
         self._scheduler = Scheduler(kv_cache, proposer.needs, limits.max_batch_size, limits.max_pass_tokens)
@@ -58,7 +67,7 @@ class Engine:
 
     def finish(self, plan: StepPlan) -> tuple[EngineEvent, ...]:
         """Run the pass and settle it; returns what it made known."""
-        result = run_pass(plan, self._proposer, self._runner, self._editor)
+        result = run_pass(plan, self._proposer, self._runner, self._editor, self._acceptance)
         return self._scheduler.commit(plan, result)
 
     def stats(self) -> EngineStats:

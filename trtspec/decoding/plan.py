@@ -11,8 +11,46 @@ from torch import Tensor
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
-from trtspec.decoding.proposer import BatchView, SequenceView
+from trtspec.decoding.proposer import Advance, BatchView, SequenceView
 from trtspec.types import Request
+
+
+class Feed(Protocol):
+    """One row of tokens for a runner, be it of target or drafter: known tokens, after which nodes may follow."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The fed tokens."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Position of the first one, in the cache and for its rotation."""
+        ...
+
+    @property
+    def fed(self) -> int: ...
+
+    @property
+    def next_position(self) -> int: ...
+
+    @property
+    def scored(self) -> int:
+        """The last so many fed tokens get logits; nodes always do."""
+        ...
+
+    @property
+    def blocks(self) -> Sequence[int]: ...
+
+
+class Pass(Protocol):
+    """What a runner reads of a plan."""
+
+    @property
+    def rows(self) -> Sequence[Feed]: ...
+
+    @property
+    def copies(self) -> Sequence[SlotCopy]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +99,23 @@ class StepPlan:
     copies: tuple[SlotCopy, ...] = ()
     """Moves left by the last pass; they come before everything else."""
     released: tuple[int, ...] = ()
+    advances: tuple[Advance, ...] = ()
 
     def view(self) -> BatchView:
         """What the proposer sees."""
-        return BatchView(
-            tuple(SequenceView(row.sequence_id, row.history, row.max_depth, row.max_nodes) for row in self.rows),
-            self.released,
+        rows = tuple(
+            SequenceView(
+                sequence_id=row.sequence_id,
+                tokens=row.history,
+                max_depth=row.max_depth,
+                max_nodes=row.max_nodes,
+                request=row.request,
+                choice=row.choice,
+                blocks=row.blocks,
+            )
+            for row in self.rows
         )
+        return BatchView(rows, self.released, self.advances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +126,11 @@ class TargetOutput:
     """
 
     logits: Tensor  # [S, V], V cut to the ids that may be emitted
-    hidden: Tensor | None = None  # [S, H], normalised last hidden states; None where a runner has none
+    features: Tensor | None = None
+    """[T, F] of all places, scored or not, row by row its fed tokens and its nodes; None where nobody needs any."""
 
 
-def roots(plan: StepPlan, draft: Draft) -> Tensor:
+def roots(plan: Pass, draft: Draft) -> Tensor:
     """The logits row of each plan row's last fed token, [B]: scored tokens end there, nodes follow.
 
     Means nothing for a row without scored tokens.
@@ -93,6 +142,6 @@ def roots(plan: StepPlan, draft: Draft) -> Tensor:
 class Runner(Protocol):
     """The only seam that touches weights."""
 
-    def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
+    def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         """Apply the plan's copies, then run all fed tokens and draft nodes of all rows in one pass."""
         ...

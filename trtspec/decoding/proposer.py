@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from trtspec.decoding.draft import Draft
 from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method
+from trtspec.types import Method, Request
+
+LAST_HIDDEN = -1
+"""Among `Needs.features`: the normalised output of the last layer, which the output head reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,11 @@ class Needs:
     """Most nodes of a row's draft."""
     tree: bool = False
     """Drafts may branch, so that a depth d may take more than d nodes."""
+    features: tuple[int, ...] = ()
+    """Hidden states of the target that are read, side by side: what goes into layer i, or `LAST_HIDDEN`."""
+    caches: bool = False
+    """It keeps a cache of its own under the target's block tables, so that blocks of a sequence that never drafts are
+    of no use to one that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +44,38 @@ class SequenceView:
     max_depth: int
     """Deepest useful draft; 0 where this row must not draft."""
     max_nodes: int
+    request: Request
+    choice: int
+    """Which of the request's outputs."""
+    blocks: Sequence[int]
+    """Block table over all tokens and `max_nodes` more. Belongs to the cache: read only, and only during the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What the last pass cached for good of a sequence that goes on, whether or not it takes part in the coming one."""
+
+    sequence_id: int
+    request: Request
+    tokens: Sequence[int]
+    """Prompt and output so far, as in `SequenceView`."""
+    start: int
+    """Position of the first token that was cached."""
+    count: int
+    """How many were: those fed, then the accepted ones. The token after them is known, too."""
+    blocks: Sequence[int]
+    features: Tensor | None = None
+    """[count, F]: the target's features at these positions, as the needs name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """All rows of the coming pass, in order."""
+    """All rows of the coming pass, in order, and what the last pass did."""
 
     rows: tuple[SequenceView, ...]
     released: tuple[int, ...] = ()
     """Sequences that ended since the last view; their ids never come back."""
+    advances: tuple[Advance, ...] = ()
 
 
 class Proposer(Protocol):

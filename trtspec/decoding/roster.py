@@ -13,6 +13,9 @@ from trtspec.decoding.sequence import Sequence
 from trtspec.errors import DuplicateRequest
 from trtspec.types import Request
 
+_PLAIN = "\0plain\0"
+"""Before a tenant's name: no tenant that a service lets in begins so."""
+
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
@@ -30,7 +33,7 @@ class LiveRequest:
 class Roster:
     """Owns the queues. A sequence waits in order, runs, or is held back; `remove` takes it from wherever it is."""
 
-    def __init__(self, block_tokens: int, prefix_sharing: bool) -> None:
+    def __init__(self, block_tokens: int, prefix_sharing: bool, drafters_cache: bool = False) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.waiting: OrderedQueue[Sequence] = OrderedQueue()
         self.running: dict[int, Sequence] = {}
@@ -38,6 +41,7 @@ class Roster:
         self.preemptions = 0
         self._block_tokens = block_tokens
         self._prefix_sharing = prefix_sharing
+        self._drafters_cache = drafters_cache
         self._deadlines: OrderedQueue[LiveRequest] = OrderedQueue()
         self._arrivals = 0
         self._sequences = 0
@@ -97,7 +101,8 @@ class Roster:
             del self.live[sequence.request.request_id]
 
     def _sequence(self, request: Request, choice: int) -> Sequence:
-        names = BlockNames(request.tenant, self._block_tokens)
+        plain = self._drafters_cache and request.max_draft_tokens == 0  # its blocks lack what a drafter reads
+        names = BlockNames(_PLAIN + request.tenant if plain else request.tenant, self._block_tokens)
         sequence = Sequence(self._sequences, request, self._arrivals, choice, list(request.prompt), names)
         self._sequences += 1
         return sequence

@@ -8,12 +8,14 @@ the text so far.
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from trtspec.decoding.draft import nodes_by_depth
 from trtspec.decoding.feeding import Feeding, pending
 from trtspec.decoding.kv_cache import KVCache, SlotCopy
 from trtspec.decoding.logprobs import RowLogprobs
 from trtspec.decoding.plan import PlanRow, StepPlan
-from trtspec.decoding.proposer import Needs
+from trtspec.decoding.proposer import Advance, Needs
 from trtspec.decoding.roster import LiveRequest, Roster
 from trtspec.decoding.sampling import FAULTS, NO_TOKEN, fault
 from trtspec.decoding.sequence import Sequence
@@ -31,9 +33,10 @@ class Scheduler:
         self._needs = needs
         self._max_batch_size = max_batch_size
         self._max_pass_tokens = max_pass_tokens
-        self._roster = Roster(kv_cache.block_tokens, kv_cache.prefix_sharing)
+        self._roster = Roster(kv_cache.block_tokens, kv_cache.prefix_sharing, needs.caches)
         self._copies: list[SlotCopy] = []
         self._released: list[int] = []
+        self._advances: dict[int, Advance] = {}
 
     @property
     def running(self) -> int:
@@ -75,10 +78,11 @@ class Scheduler:
         if not feeding.fed:
             return None, started
         rows = tuple(self._row(number, fed, allowed.get(number, 0)) for number, fed in feeding.fed.items())
-        plan = StepPlan(self.passes, rows, tuple(self._copies), tuple(self._released))
+        plan = StepPlan(self.passes, rows, tuple(self._copies), tuple(self._released), self._last_advances())
         self.passes += 1
         self._copies.clear()
         self._released.clear()
+        self._advances.clear()
         return plan, started
 
     def commit(self, plan: StepPlan, result: PassResult) -> tuple[EngineEvent, ...]:
@@ -94,13 +98,15 @@ class Scheduler:
             result.outcome.accepted.tolist(),
             result.outcome.emitted.tolist(),
             result.logprobs,
+            result.features,
             strict=True,
         )
         events: list[EngineEvent] = []
-        for row, parents, count, path, accepted, emitted, logprobs in columns:
+        for row, parents, count, path, accepted, emitted, logprobs, features in columns:
             sequence = self._roster.running.get(row.sequence_id)
             if sequence is None:
                 continue
+            self._note_advance(sequence, row, accepted, features)
             self._copies += self.kv_cache.commit(row.sequence_id, row.fed, path[:accepted])
             if sequence.scores_prompt and logprobs is not None:
                 sequence.score_prompt(row.start, logprobs.prompt)
@@ -112,6 +118,27 @@ class Scheduler:
             else:
                 self.kv_cache.publish(row.sequence_id, sequence.tokens, sequence.names)
         return tuple(events)
+
+    def _note_advance(self, sequence: Sequence, row: PlanRow, accepted: int, features: Tensor | None) -> None:
+        self._advances[row.sequence_id] = Advance(
+            sequence_id=row.sequence_id,
+            request=row.request,
+            tokens=sequence.tokens,
+            start=row.start,
+            count=row.fed + accepted,
+            blocks=row.blocks,
+            features=features,
+        )
+
+    def _last_advances(self) -> tuple[Advance, ...]:
+        """Those of sequences that still have what they cached: a preempted one, even if it is back, has not."""
+        return tuple(
+            item
+            for item in self._advances.values()
+            if item.sequence_id in self._roster.running
+            and self.kv_cache.length(item.sequence_id) == item.start + item.count
+            and self.kv_cache.blocks(item.sequence_id) is item.blocks
+        )
 
     def _allowed_nodes(self) -> dict[int, int]:
         """Draft nodes that the pass's budget allows each decoding sequence: equal shares of what decoding leaves,

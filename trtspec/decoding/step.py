@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import accumulate
 
-import torch
 from torch import Tensor
 
-from trtspec.decoding.draft import ROOT, Draft
+from trtspec.decoding.acceptance import Acceptance, exact
+from trtspec.decoding.draft import Draft
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.logprobs import RowLogprobs, pass_logprobs
-from trtspec.decoding.plan import PlanRow, Runner, StepPlan, roots
+from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
-from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, best_tokens, choose
-from trtspec.decoding.verify import Outcome, walk_tree
+from trtspec.decoding.verify import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,88 +25,37 @@ class PassResult:
     outcome: Outcome
     logprobs: tuple[RowLogprobs | None, ...]
     """None where a row's request asks for none."""
+    features: tuple[Tensor | None, ...]
+    """[fed + accepted, F] each, in the order of the text; None where the proposer needs none."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """A place of a row where the target chooses, once all before it on its path were chosen."""
-
-    index: int
-    """Of the row in the plan."""
-    row: PlanRow
-    tokens: Sequence[int]
-    """Of the row's nodes."""
-    parents: Sequence[int]
-    node: int = ROOT
-    path: tuple[int, ...] = ()
-    """Tokens from the root to the node."""
-
-    def after(self, token: int) -> tuple[_Walk, ...]:
-        """Where the target chooses next once it chose a token here: at the first child that has it, or nowhere."""
-        for node, (parent, drafted) in enumerate(zip(self.parents, self.tokens, strict=True)):
-            if parent == self.node and drafted == token:
-                return (replace(self, node=node, path=(*self.path, token)),)
-        return ()
-
-
-def run_pass(plan: StepPlan, proposer: Proposer, runner: Runner, editor: Editor) -> PassResult:
+def run_pass(
+    plan: StepPlan, proposer: Proposer, runner: Runner, editor: Editor, acceptance: Acceptance = exact
+) -> PassResult:
     """Propose, forward, choose, verify. Proposer, runner and editor touch only what they own."""
     draft = proposer.propose(plan.view())
     if any(count > row.max_nodes for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)):
         raise ValueError(f"the proposer drafted {draft.counts.tolist()} nodes, more than its rows have room for")
     target = runner.forward(plan, draft)
     editor.release(plan.released)
-    outcome = walk_tree(draft, choose_all(plan, draft, target.logits, editor))
-    return PassResult(draft, outcome, pass_logprobs(plan, draft, outcome, target))
+    outcome = acceptance(plan, draft, target.logits, editor)
+    kept = _features(plan, draft, outcome, target.features)
+    return PassResult(draft, outcome, pass_logprobs(plan, draft, outcome, target), kept)
 
 
-def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> Tensor:
-    """The target's token after each root and each node, [B, N + 1]; NO_TOKEN where nothing is sampled.
-
-    Where more than an arg-max is to be done, only places that the walk reaches are chosen, and others stay NO_TOKEN.
-    """
-    greedy = [row.samples and _takes_the_best(row) for row in plan.rows]
-    if all(greedy) and len(logits) == draft.rows:  # every pass of plain greedy decoding
-        return best_tokens(logits).cpu().unsqueeze(1)
-    ids = torch.full((draft.rows, draft.width + 1), NO_TOKEN)
-    first = roots(plan, draft)
-    if any(greedy):
-        columns = torch.arange(draft.width + 1)
-        places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)
-        chosen = (first.unsqueeze(1) + columns)[places]
-        ids[places] = best_tokens(logits if len(chosen) == len(logits) else logits[chosen]).cpu()
-    walks = _starts(plan, draft, greedy)
-    while walks:
-        index, column = [walk.index for walk in walks], torch.tensor([walk.node + 1 for walk in walks])
-        chosen = choose(logits[first[index] + column], _choice_rows(walks, editor, logits)).cpu()
-        ids[index, column] = chosen
-        walks = [later for walk, token in zip(walks, chosen.tolist(), strict=True) for later in walk.after(token)]
-    return ids
+def _features(plan: StepPlan, draft: Draft, outcome: Outcome, features: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Of each row the features of what stays in the cache: fed tokens, then accepted nodes."""
+    if features is None:
+        return (None,) * len(plan.rows)
+    sizes = [row.fed + count for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)]
+    begins = list(accumulate(sizes, initial=0))
+    paths = [path[:count] for path, count in zip(outcome.path.tolist(), outcome.accepted.tolist(), strict=True)]
+    columns = zip(plan.rows, begins, paths, strict=False)
+    return tuple(_kept(features, begin, row.fed, path) for row, begin, path in columns)
 
 
-def _takes_the_best(row: PlanRow) -> bool:
-    """The arg-max of the model's logits decides at every place of the row."""
-    sampling = row.request.sampling
-    long_enough = row.next_position >= len(row.request.prompt) + sampling.min_tokens
-    return sampling.greedy and not sampling.edits_any_length and long_enough
-
-
-def _starts(plan: StepPlan, draft: Draft, done: Sequence[bool]) -> list[_Walk]:
-    """The roots where a token is still to be chosen."""
-    columns = zip(plan.rows, draft.counts.tolist(), draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-    return [
-        _Walk(index, row, tokens[:count], parents[:count])
-        for index, (row, count, tokens, parents) in enumerate(columns)
-        if row.samples and not done[index]
-    ]
-
-
-def _choice_rows(walks: Sequence[_Walk], editor: Editor, logits: Tensor) -> ChoiceRows:
-    """Nodes of one depth choose the same position, so they share their noise."""
-    return ChoiceRows(
-        [walk.row.request.sampling for walk in walks],
-        [walk.row.request.seed for walk in walks],
-        [walk.row.next_position + len(walk.path) for walk in walks],
-        [walk.row.choice for walk in walks],
-        [editor.edits(walk.row, walk.path, logits) for walk in walks],
-    )
+def _kept(features: Tensor, begin: int, fed: int, path: Sequence[int]) -> Tensor:
+    nodes = begin + fed
+    if list(path) == list(range(len(path))):  # a chain, which needs no copy
+        return features[begin : nodes + len(path)]
+    return features[[*range(begin, nodes), *(nodes + node for node in path)]]

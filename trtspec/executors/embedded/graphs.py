@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from trtspec.decoding.plan import TargetOutput
-from trtspec.executors.embedded.padded import Pass
+from trtspec.executors.embedded.padded import Replay
 
 
 class CudaGraphs:
@@ -18,7 +18,7 @@ class CudaGraphs:
         self._memory = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def __call__(self, run: Pass) -> Pass:
+    def __call__(self, run: Replay) -> Replay:
         """Record a pass and return its replay. It runs once before, so that libraries are set up when it counts."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):

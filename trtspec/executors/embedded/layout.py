@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trtspec.decoding.draft import ROOT, Draft, ancestors, depths
-from trtspec.decoding.plan import PlanRow, StepPlan
+from trtspec.decoding.plan import Feed, Pass
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -75,7 +75,7 @@ class PassLayout:
     groups: tuple[AttentionGroup, ...]
 
 
-def row_parts(plan: StepPlan, draft: Draft, block_tokens: int) -> list[RowPart]:
+def row_parts(plan: Pass, draft: Draft, block_tokens: int) -> list[RowPart]:
     """What each plan row brings; tensors of a draft are on the CPU."""
     tokens, parents, counts = draft.tokens.numpy(), draft.parents.tolist(), draft.counts.tolist()
     chained = all(above[:count] == list(range(ROOT, count - 1)) for above, count in zip(parents, counts, strict=True))
@@ -142,7 +142,7 @@ def lay_out(parts: Sequence[RowPart], block_tokens: int, device: torch.device) -
     return PassLayout(token_ids, positions, slots, scored, groups)
 
 
-def _chain(row: PlanRow, nodes: Ints, block_tokens: int) -> RowPart:
+def _chain(row: Feed, nodes: Ints, block_tokens: int) -> RowPart:
     """A row whose nodes follow each other."""
     positions = np.arange(row.start, row.next_position + len(nodes))
     blocks = np.array(row.blocks[: positions[-1] // block_tokens + 1], np.int64)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
+from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.rope import RotaryTable, Rotation, rotate
 from trtspec.executors.embedded.weights import DecoderWeights, LayerWeights
@@ -24,25 +26,39 @@ class Attention(Protocol):
         ...
 
 
+class Hidden(NamedTuple):
+    """What the layers make of T tokens."""
+
+    last: Tensor  # [T, H], normalised
+    features: Tensor | None  # [T, F], those that were asked for side by side
+
+
 class Decoder:
     """Pre-norm decoder: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
 
     Biases of the attention's inputs (Qwen2) and norms of its heads (Qwen3) are there where the weights hold them.
     """
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int) -> None:
+    def __init__(
+        self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int, features: Sequence[int] = ()
+    ) -> None:
         self.config = config
         self.weights = weights
+        self._features = features
         self._rotary = RotaryTable(config, positions, weights.norm.dtype, weights.norm.device)
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Normalised last hidden states, [T, H], of T tokens at the given positions."""
+    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Hidden:
+        """The states of T tokens at the given positions."""
         rotation = self._rotary.at(positions)
+        states: dict[int, Tensor] = {}
         x = embedding(token_ids, self.weights.embedding)
         for index, layer in enumerate(self.weights.layers):
+            states[index] = x
             x = x + self._attend(index, layer, self._norm(x, layer.input_norm), rotation, attention)
             x = x + _feed_forward(layer, self._norm(x, layer.post_norm))
-        return self._norm(x, self.weights.norm)
+        states[LAST_HIDDEN] = self._norm(x, self.weights.norm)
+        features = torch.cat([states[index] for index in self._features], dim=1) if self._features else None
+        return Hidden(states[LAST_HIDDEN], features)
 
     def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
         """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""

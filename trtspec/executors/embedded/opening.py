@@ -53,6 +53,7 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
         block_tokens=block_tokens,
         blocks=blocks,
         threads=threads,
+        features=proposer.needs.features,
         graphs=options.cuda_graphs and device.type == "cuda",
     )
     runner = kind.create(shape, load_weights(directory, config))

@@ -19,8 +19,8 @@ from trtspec.decoding.plan import TargetOutput
 from trtspec.executors.embedded.layout import PassLayout, RowPart, RowTable, attention_group, scored_places, stack
 
 Run = Callable[[PassLayout], TargetOutput]
-Pass = Callable[[], TargetOutput]
-Recorder = Callable[[Pass], Pass]
+Replay = Callable[[], TargetOutput]
+Recorder = Callable[[Replay], Replay]
 """Turns a pass over fixed memory into one that costs less to repeat; what it returns is overwritten by the next."""
 
 MAX_QUERIES = 65
@@ -130,8 +130,7 @@ class Recordings:
         self._kept.move_to_end(bucket)
         output = self._kept[bucket].replay(pad(parts, bucket, self._paging))
         count = sum(part.scored for part in parts)
-        hidden = None if output.hidden is None else output.hidden[:count].clone()
-        return TargetOutput(output.logits[:count], hidden)
+        return TargetOutput(output.logits[:count], _unpadded(output.features, parts, bucket))
 
     def _has(self, bucket: Bucket) -> bool:
         """Whether a recording is there, made now if the bucket has come often enough."""
@@ -154,13 +153,22 @@ class Recordings:
 class _Recording:
     """One bucket's pass over memory of its own."""
 
-    def __init__(self, packed: Tensor, repeat: Pass) -> None:
+    def __init__(self, packed: Tensor, repeat: Replay) -> None:
         self._packed = packed
         self._repeat = repeat
 
     def replay(self, packed: Tensor) -> TargetOutput:
         self._packed.copy_(packed, non_blocking=True)
         return self._repeat()
+
+
+def _unpadded(features: Tensor | None, parts: Sequence[RowPart], bucket: Bucket) -> Tensor | None:
+    """A copy of the rows of real tokens."""
+    if features is None:
+        return None
+    begins = range(0, bucket.tokens, bucket.queries)
+    places = [np.arange(begin, begin + part.size) for begin, part in zip(begins, parts, strict=False)]
+    return features[torch.from_numpy(np.concatenate(places)).to(features.device)]
 
 
 def _idle_row(paging: Paging) -> RowPart:

@@ -6,7 +6,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trtspec.decoding.draft import Draft
-from trtspec.decoding.plan import StepPlan, TargetOutput
+from trtspec.decoding.plan import Pass, TargetOutput
 from trtspec.executors.embedded.cache import CachePool, PagedAttention
 from trtspec.executors.embedded.layout import PassLayout, lay_out, row_parts
 from trtspec.executors.embedded.model import Decoder
@@ -39,7 +39,7 @@ class EagerRunner:
         self._recordings = None if record is None else Recordings(self._run, record, paging, device)
 
     @torch.inference_mode()
-    def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
+    def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         self._pool.move(plan.copies)
         parts = row_parts(plan, draft, self._block_tokens)
         recorded = None if self._recordings is None else self._recordings.replay(parts)
@@ -51,5 +51,4 @@ class EagerRunner:
         with sdpa_kernel(self._kernels):
             attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
             hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
-        scored = hidden[layout.scored]
-        return TargetOutput(self._model.logits(scored, self._vocabulary_size), scored)
+        return TargetOutput(self._model.logits(hidden.last[layout.scored], self._vocabulary_size), hidden.features)

@@ -32,6 +32,8 @@ class Shape:
     block_tokens: int
     blocks: int
     threads: int
+    features: tuple[int, ...] = ()
+    """Hidden states that the proposer reads, as in `Needs`."""
     graphs: bool = False
     """Passes of few tokens are replayed as CUDA graphs."""
 
@@ -65,7 +67,7 @@ class Eager:
             free, _ = torch.cuda.mem_get_info(shape.device)
             check_room(dense_bytes(weights, shape.dtype), slots * slot_bytes(shape.config, shape.dtype), free)
             torch.set_float32_matmul_precision("highest")  # no TensorFloat-32: float32 engines promise equal text
-        model = Decoder(shape.config, dense(weights, shape.dtype, shape.device), shape.positions)
+        model = Decoder(shape.config, dense(weights, shape.dtype, shape.device), shape.positions, shape.features)
         pool = CachePool(shape.config, slots, shape.dtype, shape.device)
         record = CudaGraphs() if shape.graphs else None
         return EagerRunner(model, pool, shape.block_tokens, shape.vocabulary_size, record)
@@ -100,6 +102,7 @@ class OpenVino:
             blocks=shape.blocks,
             dtype=shape.dtype,
             threads=shape.threads,
+            features=shape.features,
         )
 
 

@@ -16,6 +16,7 @@ from openvino import Node, PartialShape, Type, opset13
 from openvino.op import Constant, Parameter, _PagedAttentionExtension
 from torch import Tensor
 
+from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.openvino.nodes import (
     constant,
@@ -34,8 +35,8 @@ TOKEN_IDS, POSITIONS, SCORED = "token_ids", "positions", "scored"
 PAST_LENGTHS, QUERY_BEGINS = "past_lengths", "query_begins"
 BLOCKS, BLOCK_BEGINS, LONGEST = "blocks", "block_begins", "longest_context"
 TREE_MASK, TREE_MASK_BEGINS = "tree_mask", "tree_mask_begins"
-LOGITS, HIDDEN = 0, 1
-"""Outputs: [S, V] and [S, H] of the scored places."""
+LOGITS, FEATURES = 0, 1
+"""Outputs: [S, V] of the scored places and, where features are asked for, [T, F] of all."""
 
 
 def key_cache(layer: int) -> str:
@@ -51,9 +52,15 @@ class DecoderGraph:
     """Builds the graph of one decoder. The weights must outlive what is compiled from it."""
 
     def __init__(
-        self, config: DecoderConfig, weights: DecoderWeights[Weight], positions: int, vocabulary_size: int
+        self,
+        config: DecoderConfig,
+        weights: DecoderWeights[Weight],
+        positions: int,
+        vocabulary_size: int,
+        features: Sequence[int] = (),
     ) -> None:
         self._config = config
+        self._features = features
         self._weights = weights
         self._vocabulary_size = vocabulary_size
         rotary = RotaryTable(config, positions, torch.float32, torch.device("cpu"))
@@ -79,14 +86,20 @@ class DecoderGraph:
         """The whole decoder; inputs and outputs as named above."""
         config, weights = self._config, self._weights
         cos, sin = self._rotation()
+        states: dict[int, Node] = {}
         x: Node = rows(weights.embedding, self._inputs[TOKEN_IDS])
         for index, layer in enumerate(weights.layers):
+            states[index] = x
             x = opset13.add(x, self._attend(index, layer, self._norm(x, layer.input_norm), cos, sin))
             gate_up = product(self._norm(x, layer.post_norm), layer.gate_up)
             x = opset13.add(x, product(silu_gate(gate_up, config.intermediate_size), layer.down))
         hidden = self._norm(opset13.gather(x, self._inputs[SCORED], np.int32(0)), weights.norm)
         logits = product(hidden, first_rows(weights.head, self._vocabulary_size))
-        results = [opset13.result(logits), opset13.result(hidden)]
+        results = [opset13.result(logits)]
+        if self._features:
+            if LAST_HIDDEN in self._features:
+                states[LAST_HIDDEN] = self._norm(x, weights.norm)
+            results.append(opset13.result(opset13.concat([states[index] for index in self._features], 1)))
         return ov.Model(results, list(self._inputs.values()), "decoder")
 
     def _attend(self, index: int, layer: LayerWeights[Weight], x: Node, cos: Node, sin: Node) -> Node:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.decoding.draft import ROOT, Draft, place_depths
-from trtspec.decoding.plan import PlanRow, StepPlan
+from trtspec.decoding.plan import Feed, Pass
 from trtspec.executors.embedded.openvino import graph
 
 Inputs = dict[str, NDArray[np.generic]]
@@ -33,7 +33,7 @@ class _Row(NamedTuple):
     """Who sees whom among its new tokens, [Q * Q]; empty where attention is causal."""
 
 
-def pass_inputs(plan: StepPlan, draft: Draft, block_tokens: int) -> Inputs:
+def pass_inputs(plan: Pass, draft: Draft, block_tokens: int) -> Inputs:
     """All inputs but the caches."""
     drafted = zip(draft.tokens.tolist(), draft.parents.tolist(), draft.counts.tolist(), strict=True)
     rows = [
@@ -57,7 +57,7 @@ def pass_inputs(plan: StepPlan, draft: Draft, block_tokens: int) -> Inputs:
     }
 
 
-def _row(row: PlanRow, nodes: list[int], parents: list[int], block_tokens: int) -> _Row:
+def _row(row: Feed, nodes: list[int], parents: list[int], block_tokens: int) -> _Row:
     root = row.next_position - 1
     used = -(-(row.next_position + len(nodes)) // block_tokens)
     is_chain = parents == list(range(ROOT, len(parents) - 1))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
-from trtspec.decoding.plan import StepPlan, TargetOutput
+from trtspec.decoding.plan import Pass, TargetOutput
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.openvino.graph import HIDDEN, LOGITS, DecoderGraph, key_cache, value_cache
+from trtspec.executors.embedded.openvino.graph import FEATURES, LOGITS, DecoderGraph, key_cache, value_cache
 from trtspec.executors.embedded.openvino.inputs import pass_inputs
 from trtspec.executors.embedded.weights import DecoderWeights, Weight
 
@@ -40,10 +40,12 @@ class OpenVinoRunner:
         blocks: int,
         dtype: torch.dtype,
         threads: int,
+        features: Sequence[int] = (),
     ) -> None:
         precision = _PRECISIONS[computes_in(dtype)]
         self._weights = weights  # compiled products pack their matrices when first used
-        model = DecoderGraph(config, weights, positions, vocabulary_size).build()
+        model = DecoderGraph(config, weights, positions, vocabulary_size, features).build()
+        self._has_features = bool(features)
         settings = _settings(precision, threads)
         self._request = ov.Core().compile_model(model, DEVICE, settings).create_infer_request()
         shape = (config.num_layers, 2, blocks, config.num_kv_heads, BLOCK_TOKENS, config.head_dim)
@@ -52,12 +54,12 @@ class OpenVinoRunner:
             for name, cache in zip((key_cache(layer), value_cache(layer)), self._pool[layer], strict=True):
                 self._request.set_tensor(name, ov.Tensor(cache, ov.Shape(list(cache.shape)), precision))
 
-    def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
+    def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         self._move(plan.copies)
         inputs = pass_inputs(plan, draft, BLOCK_TOKENS)
         outputs = self._request.infer(inputs, share_inputs=True, share_outputs=True)
-        logits, hidden = torch.from_numpy(outputs[LOGITS]), torch.from_numpy(outputs[HIDDEN])
-        return TargetOutput(logits, hidden.clone())
+        features = torch.from_numpy(outputs[FEATURES]).clone() if self._has_features else None
+        return TargetOutput(torch.from_numpy(outputs[LOGITS]), features)
 
     def _move(self, copies: Sequence[SlotCopy]) -> None:
         """Apply copies as if at once: all sources are read before any destination is written."""
