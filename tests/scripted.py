@@ -25,11 +25,30 @@ Law = Callable[[Sequence[int]], Sequence[float]]
 """Logits of the next token after a prefix."""
 
 
+class Texts:
+    """Numbers for texts: hidden states that tell exactly what was read."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._texts: list[tuple[int, ...]] = []
+
+    def number(self, text: Sequence[int]) -> int:
+        key = tuple(text)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._texts)
+            self._texts.append(key)
+        return self._numbers[key]
+
+    def text(self, number: float) -> tuple[int, ...]:
+        return self._texts[int(number)]
+
+
 class ScriptedRunner:
     """Implements `Runner` for a law."""
 
-    def __init__(self, law: Law, block_tokens: int) -> None:
+    def __init__(self, law: Law, block_tokens: int, texts: Texts | None = None) -> None:
         self.law = law
+        self.texts = texts
         self.plans: list[StepPlan] = []
         self.drafts: list[Draft] = []
         self._block_tokens = block_tokens
@@ -45,13 +64,19 @@ class ScriptedRunner:
             self._write(row, tokens)
         seen = ancestors(draft)
         logits: list[Sequence[float]] = []
+        features: list[int] = []
         for i, row in enumerate(plan.rows):
             prefix = [self._read(row, position) for position in range(row.next_position)]
             assert prefix == list(row.history[: row.next_position]), "the cache does not hold what was committed"
             logits += [self.law(prefix[: row.next_position - back]) for back in range(row.scored - 1, -1, -1)]
             paths = ([j for j in range(node + 1) if seen[i, node, j]] for node in range(len(nodes[i])))
-            logits += [self.law(prefix + [self._read(row, row.next_position + j) for j in path]) for path in paths]
-        return TargetOutput(torch.tensor(logits, dtype=torch.float32))
+            nodes_texts = [prefix + [self._read(row, row.next_position + j) for j in path] for path in paths]
+            logits += [self.law(text) for text in nodes_texts]
+            if self.texts:
+                known = [prefix[: position + 1] for position in range(row.start, row.next_position)]
+                features += [self.texts.number(text) for text in (*known, *nodes_texts)]
+        found = torch.tensor(features, dtype=torch.float32).unsqueeze(1) if self.texts else None
+        return TargetOutput(torch.tensor(logits, dtype=torch.float32), found)
 
     def _write(self, row: PlanRow, nodes: list[int]) -> None:
         """Store a row's tokens. All rows write before any row reads, as the layers of a model do."""
@@ -123,6 +148,7 @@ def scripted_engine(
     blocks: int = 128,
     block_tokens: int = 4,
     prefix_sharing: bool = True,
+    texts: Texts | None = None,
 ) -> tuple[Engine, ScriptedRunner]:
     """An engine over a law. Depth limits come from requests alone."""
     limits = Limits(
@@ -134,7 +160,7 @@ def scripted_engine(
         kv_cache_tokens=blocks * block_tokens,
         vocabulary_size=vocabulary,
     )
-    runner = ScriptedRunner(law, block_tokens)
+    runner = ScriptedRunner(law, block_tokens, texts)
     return Engine(runner, proposer, KVCache(blocks, block_tokens, prefix_sharing), limits), runner
 
 

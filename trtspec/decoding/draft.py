@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 ROOT = -1
 
@@ -53,6 +54,56 @@ class Draft:
             parents=_padded([parents for _, parents in rows], width, ROOT),
             counts=torch.tensor([len(tokens) for tokens, _ in rows], dtype=torch.int64),
         )
+
+    def spread(self, places: Sequence[int | None]) -> Draft:
+        """A draft of other rows: each is the row named for it, or has no node."""
+        index = torch.tensor([0 if place is None else place for place in places], dtype=torch.int64)
+        there = torch.tensor([place is not None for place in places])
+        return Draft(
+            tokens=self.tokens[index],
+            parents=self.parents[index],
+            counts=self.counts[index] * there,
+            probs=None if self.probs is None else self.probs[index],
+            certain=None if self.certain is None else self.certain[index],
+        )
+
+    @property
+    def rows_certain(self) -> Tensor:
+        """[B] bool: which rows were proposed with probability 1."""
+        if self.certain is not None:
+            return self.certain
+        return torch.full((self.rows,), self.probs is None)
+
+
+def merged(first: Draft, second: Draft, take_first: Tensor) -> Draft:
+    """Each row from one of two drafts of the same rows: the first one's where `take_first`, [B] bool, says so."""
+    width = max(first.width, second.width)
+    pairs = [pad_nodes(first, width), pad_nodes(second, width)]
+    pick = take_first.unsqueeze(1)
+    probs = None
+    if first.probs is not None or second.probs is not None:
+        known = next(item.probs for item in pairs if item.probs is not None)
+        laws = [torch.zeros_like(known) if item.probs is None else item.probs for item in pairs]
+        probs = torch.where(pick.unsqueeze(2), laws[0], laws[1])
+    return Draft(
+        tokens=torch.where(pick, pairs[0].tokens, pairs[1].tokens),
+        parents=torch.where(pick, pairs[0].parents, pairs[1].parents),
+        counts=torch.where(take_first, first.counts, second.counts),
+        probs=probs,
+        certain=None if probs is None else torch.where(take_first, first.rows_certain, second.rows_certain),
+    )
+
+
+def pad_nodes(draft: Draft, width: int) -> Draft:
+    """The same draft with room for so many nodes a row."""
+    missing = (0, width - draft.width)
+    return Draft(
+        tokens=pad(draft.tokens, missing),
+        parents=pad(draft.parents, missing, value=ROOT),
+        counts=draft.counts,
+        probs=None if draft.probs is None else pad(draft.probs, (0, 0, *missing)),
+        certain=draft.certain,
+    )
 
 
 def depths(draft: Draft) -> Tensor:

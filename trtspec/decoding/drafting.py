@@ -36,7 +36,7 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """One pass of a drafter; it moves nothing, since a sequence's drafted positions are fed again once they are known."""
+    """One pass of a drafter; it moves nothing, since drafted positions are fed again once their tokens are known."""
 
     rows: tuple[DraftRow, ...]
     copies: tuple[SlotCopy, ...] = ()

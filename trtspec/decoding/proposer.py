@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from trtspec.decoding.draft import Draft
+from trtspec.decoding.drafting import Drafter
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Method, Request
 
@@ -89,20 +90,58 @@ class Proposer(Protocol):
         ...
 
 
-def _none(config: SpeculativeConfig) -> Proposer:
+Factory = Callable[[SpeculativeConfig, Drafter], Proposer]
+
+
+def _none(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
     from trtspec.decoding.proposers.none import NoProposer
 
     return NoProposer()
 
 
-def _ngram(config: SpeculativeConfig) -> Proposer:
+def _ngram(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
     from trtspec.decoding.proposers.ngram import NgramProposer
 
     return NgramProposer(config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max)
 
 
-PROPOSERS: Mapping[Method, Callable[[SpeculativeConfig], Proposer]] = {
+def _draft_model(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
+    from trtspec.decoding.proposers.draft_model import DraftModelProposer
+
+    return DraftModelProposer(config, drafter)
+
+
+def _medusa(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
+    from trtspec.decoding.proposers.medusa import MedusaProposer
+
+    return MedusaProposer(config, drafter)
+
+
+def _stateful(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
+    from trtspec.decoding.proposers.stateful import StatefulProposer
+
+    return StatefulProposer(config, drafter)
+
+
+PROPOSERS: Mapping[Method, Factory] = {
     Method.NONE: _none,
     Method.NGRAM: _ngram,
+    Method.DRAFT_MODEL: _draft_model,
+    Method.MEDUSA: _medusa,
+    Method.EAGLE: _stateful,
+    Method.EAGLE3: _stateful,
+    Method.MTP: _stateful,
 }
 """The factory of each method; a factory imports what its method needs."""
+
+
+def make_proposer(config: SpeculativeConfig, drafter: Drafter) -> Proposer:
+    """The proposer of a configuration, behind prompt lookup where that comes first."""
+    proposer = PROPOSERS[config.method](config, drafter)
+    if not config.ngram_first:
+        return proposer
+    from trtspec.decoding.proposers.ngram import NgramProposer
+    from trtspec.decoding.proposers.ngram_first import NgramFirst
+
+    longest = max(config.ngram_first, config.prompt_lookup_max)
+    return NgramFirst(NgramProposer(config.num_speculative_tokens, config.ngram_first, longest), proposer)

@@ -1,0 +1,73 @@
+"""What a drafter thinks comes next: the few tokens at each place that the target will most likely choose.
+
+A sampled request's target adds noise to its scores, and the noise is known before it chooses. So the drafter adds the
+same noise to its own: it guesses this very draw and not the law (the coupling of design: Gumbel-max over shared noise).
+Whatever is guessed, the target's choice stands, so nothing here can change the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from trtspec.decoding.rng import gumbel, seed_words
+from trtspec.decoding.sampling import ChoiceRows
+from trtspec.types import SamplingParams
+
+_NEAR = 64
+"""Tokens of a sampled place that noise can lift: more cost more than they win."""
+
+
+class Candidates(NamedTuple):
+    """The best guesses at S places, best first."""
+
+    tokens: Tensor  # [S, K] int64, the target's ids
+    logprobs: Tensor  # [S, K] float32: how likely each is thought to be chosen; -inf where there is no guess
+
+
+def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count: int) -> Candidates:
+    """The best `count` tokens of each place, from [S, D] logits of a drafter whose ids `token_ids` translates.
+
+    Places whose logits are not numbers have no guess. Of the rows' settings those count that cut tokens off or make
+    them equal: temperature, top-k, top-p, min-p; penalties and biases do not.
+    """
+    logits = logits.float()
+    sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
+    values, places = logits.topk(min(max(count, _NEAR if sampled else 0), logits.shape[1]))
+    tokens = places if token_ids is None else token_ids[places]
+    logprobs = values - logits.logsumexp(dim=1, keepdim=True)
+    if sampled:
+        noisy = _noisy(values[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
+        logprobs[sampled], order = noisy.sort(dim=1, descending=True, stable=True)
+        tokens[sampled] = tokens[sampled].gather(1, order)
+    logprobs = torch.where(logprobs.isfinite(), logprobs, -math.inf)
+    missing = (0, max(count - logprobs.shape[1], 0))
+    return Candidates(pad(tokens[:, :count], missing), pad(logprobs[:, :count], missing, value=-math.inf))
+
+
+def _noisy(values: Tensor, tokens: Tensor, rows: ChoiceRows, sampled: Sequence[int]) -> Tensor:
+    """Tempered scores, those that truncation cuts at -inf, with the target's noise at their places."""
+    sampling = [rows.sampling[row] for row in sampled]
+    scores = values / torch.tensor([params.temperature for params in sampling]).unsqueeze(1)
+    count = values.shape[1]
+    seeds = seed_words([rows.seeds[row] for row in sampled], values.device).repeat_interleave(count, dim=1)
+    positions = torch.tensor([rows.positions[row] for row in sampled]).repeat_interleave(count)
+    choices = torch.tensor([rows.choices[row] for row in sampled]).repeat_interleave(count)
+    noise = gumbel(seeds, positions, choices, tokens.flatten()).view_as(scores).float()
+    return torch.where(_kept(scores, sampling), scores + noise, -math.inf)
+
+
+def _kept(scores: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
+    """Which of the best scores, best first, truncation leaves, seen from these alone: top-k before the others."""
+    top_k = torch.tensor([params.top_k or scores.shape[1] for params in sampling]).unsqueeze(1)
+    top_p = torch.tensor([params.top_p for params in sampling]).unsqueeze(1)
+    min_p = torch.tensor([params.min_p for params in sampling]).unsqueeze(1)
+    first = torch.arange(scores.shape[1]) < top_k
+    weights = scores.masked_fill(~first, -math.inf).softmax(dim=1)
+    before = weights.cumsum(dim=1) - weights
+    return first & (before < top_p) & (weights >= min_p * weights[:, :1])

@@ -1,0 +1,58 @@
+"""`medusa`: heads on the target's last hidden state guess several tokens at once (Cai et al. 2024, section 2.1).
+
+Head k guesses the token k + 1 places after the root, whatever is between: so a tree takes each head's best guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trtspec.decoding.candidates import Candidates, candidates
+from trtspec.decoding.draft import Draft
+from trtspec.decoding.drafting import Drafter
+from trtspec.decoding.growing import choice_rows
+from trtspec.decoding.proposer import BatchView, Needs, SequenceView
+from trtspec.decoding.trees import Growth, shape_of
+from trtspec.speculative import SpeculativeConfig
+
+
+class MedusaProposer:
+    """Drafts the tree, or the chain, of the configuration. It has no cache: a state tells all."""
+
+    def __init__(self, config: SpeculativeConfig, drafter: Drafter) -> None:
+        if drafter.heads is None:
+            raise ValueError("medusa drafts with heads, and the drafter has none")
+        self._heads = drafter.heads
+        self._shape = shape_of(config)
+        self._min_confidence = config.min_confidence
+        self.needs = Needs(config.draft_nodes, tree=not self._shape.is_chain, features=drafter.features)
+        self._last: dict[int, Tensor] = {}
+        """By sequence: the features of the last position that the target computed."""
+
+    def propose(self, view: BatchView) -> Draft:
+        for sequence_id in view.released:
+            self._last.pop(sequence_id, None)
+        for advance in view.advances:
+            if advance.features is not None and advance.request.max_draft_tokens > 0:
+                self._last[advance.sequence_id] = advance.features[-1].clone()
+        drafting = [row for row in view.rows if row.max_depth and row.sequence_id in self._last]
+        if not drafting:
+            return Draft.empty(len(view.rows))
+        draft = self._grow(drafting)
+        places = {row.sequence_id: place for place, row in enumerate(drafting)}
+        return draft.spread([places.get(row.sequence_id) for row in view.rows])
+
+    def _grow(self, rows: Sequence[SequenceView]) -> Draft:
+        growth = Growth(self._shape, rows, self._min_confidence)
+        logits = self._heads.forward(torch.stack([self._last[row.sequence_id] for row in rows]))
+        places = 1
+        for depth, head in enumerate(logits.unbind(1), 1):
+            coming = choice_rows(rows, range(len(rows)), depth, 1)
+            found = candidates(head, coming, self._heads.token_ids, self._shape.children)
+            places = growth.add(Candidates(*(part.repeat_interleave(places, 0) for part in found)))
+            if not places:
+                break
+        return growth.draft()
