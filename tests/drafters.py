@@ -84,7 +84,7 @@ class ScriptedNetwork:
 
 
 class ScriptedHeads:
-    """Implements `HeadsNetwork`: each head says what plain decoding would come to, if its greedy choices came before."""
+    """Implements `HeadsNetwork`: each head says what plain decoding would come to after its own greedy choices."""
 
     token_ids = None
 
@@ -108,7 +108,7 @@ def stateful(law: Law, texts: Texts, modules: int = 1, **settings: object) -> Dr
 
 
 def whole_model(law: Law, texts: Texts, **settings: object) -> Drafter:
-    return Drafter((ScriptedNetwork(law, texts, 0, **settings),))  # type: ignore[arg-type]
+    return Drafter((ScriptedNetwork(law, texts, 0, **settings),), vocabulary_size=16)  # type: ignore[arg-type]
 
 
 def heads(law: Law, texts: Texts, count: int = 4) -> Drafter:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trtspec.decoding.acceptance import Acceptance, exact
 from trtspec.decoding.draft import Draft, ancestors
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
@@ -149,6 +150,7 @@ def scripted_engine(
     block_tokens: int = 4,
     prefix_sharing: bool = True,
     texts: Texts | None = None,
+    acceptance: Acceptance = exact,
 ) -> tuple[Engine, ScriptedRunner]:
     """An engine over a law. Depth limits come from requests alone."""
     limits = Limits(
@@ -161,7 +163,7 @@ def scripted_engine(
         vocabulary_size=vocabulary,
     )
     runner = ScriptedRunner(law, block_tokens, texts)
-    return Engine(runner, proposer, KVCache(blocks, block_tokens, prefix_sharing), limits), runner
+    return Engine(runner, proposer, KVCache(blocks, block_tokens, prefix_sharing), limits, acceptance), runner
 
 
 def drive(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.drafters import heads, stateful, whole_model
 from tests.scripted import Law, Texts, drive, hashed_law, scripted_engine
+from trtspec.decoding.acceptance import rule
 from trtspec.decoding.drafting import Drafter
 from trtspec.decoding.proposer import make_proposer
 from trtspec.decoding.proposers.none import NoProposer
@@ -209,3 +210,20 @@ def test_lookup_goes_first_where_it_matches() -> None:
     ]
     assert (True, [-1, 0, 1, 2, 3, 4]) in drafts
     assert (False, [-1, -1, -1, 0, 0, 1, 3]) in drafts and (False, [-1, 0, 1, 2, 3, 4]) not in drafts
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_drawn_drafts_are_accepted_by_the_papers_rule(right: bool) -> None:
+    """A drafter with the target's law is never rejected; greedy requests of the batch keep their text with any."""
+    texts, asked = Texts(), requests()
+    law = LAW if right else hashed_law(salt=1)
+    settings = config("draft_model", "chain", acceptance="rejection")
+    proposer = make_proposer(settings, whole_model(law, texts, token_ids=None if right else range(2, 15)))
+    engine, _ = scripted_engine(LAW, proposer, texts=texts, acceptance=rule(settings), pass_tokens=24, blocks=18)
+    results = drive(engine, asked, join_every=2)
+    expected = plain(asked)
+    assert results["0"].ids == expected["0"] and results["4"].ids == expected["4"]
+    assert [len(result.ids) for result in results.values()] == [len(ids) for ids in expected.values()]
+    stats = [results[name].stats for name in "123"]
+    assert all(item.accepted < item.drafted for item in stats) is not right
+    assert not right or all(item.accepted == item.drafted > 0 for item in stats)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from trtspec.decoding.drawing import draw
 from trtspec.decoding.rng import gumbel, seed_words
 from trtspec.decoding.sampling import ChoiceRows
 from trtspec.types import SamplingParams
@@ -24,10 +25,23 @@ _NEAR = 64
 
 
 class Candidates(NamedTuple):
-    """The best guesses at S places, best first."""
+    """Guesses at S places, best first."""
 
     tokens: Tensor  # [S, K] int64, the target's ids
-    logprobs: Tensor  # [S, K] float32: how likely each is thought to be chosen; -inf where there is no guess
+    logprobs: Tensor  # [S, K] float32: how likely each is thought to be accepted; -inf where there is no guess
+    probs: Tensor | None = None  # [S, V]: the law that a single guess was drawn from
+
+
+def drawn(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary: int) -> Candidates:
+    """One token of each place drawn from the drafter's own law, for rejection sampling.
+
+    How likely it is thought to be is told by the law alone: a draft must not end because of which token was drawn.
+    """
+    tokens, probs = draw(logits, rows, token_ids, vocabulary)
+    hope = probs.amax(dim=1).log()
+    hope[[row for row, params in enumerate(rows.sampling) if params.greedy]] = 0.0
+    logprobs = torch.where((tokens >= 0) & hope.isfinite(), hope, -math.inf)
+    return Candidates(tokens.clamp(min=0).unsqueeze(1), logprobs.unsqueeze(1), probs)
 
 
 def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count: int) -> Candidates:

@@ -15,8 +15,8 @@ from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, best_tokens, choose
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
-    """A place of a row where the target chooses, once all before it on its path were chosen."""
+class Place:
+    """A root or node of a row, after which the target chooses."""
 
     index: int
     """Of the row in the plan."""
@@ -28,12 +28,30 @@ class _Walk:
     path: tuple[int, ...] = ()
     """Tokens from the root to the node."""
 
-    def after(self, token: int) -> tuple[_Walk, ...]:
+    @property
+    def position(self) -> int:
+        """Of the token that is chosen here. Nodes of one depth choose the same one, so they share its noise."""
+        return self.row.next_position + len(self.path)
+
+    def after(self, token: int) -> tuple[Place, ...]:
         """Where the target chooses next once it chose a token here: at the first child that has it, or nowhere."""
-        for node, (parent, drafted) in enumerate(zip(self.parents, self.tokens, strict=True)):
-            if parent == self.node and drafted == token:
-                return (replace(self, node=node, path=(*self.path, token)),)
-        return ()
+        return tuple(self._at(node) for node in self.children if self.tokens[node] == token)[:1]
+
+    @property
+    def children(self) -> list[int]:
+        """Nodes that follow here."""
+        return [node for node, parent in enumerate(self.parents) if parent == self.node]
+
+    def with_nodes(self) -> list[Place]:
+        """This root and all nodes of its row, in their order."""
+        places = [self]
+        for node, parent in enumerate(self.parents):
+            places.append(places[parent + 1]._at(node))
+        return places
+
+    def _at(self, node: int) -> Place:
+        """A child of this place."""
+        return replace(self, node=node, path=(*self.path, self.tokens[node]))
 
 
 def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> Tensor:
@@ -51,13 +69,33 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
         places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)
         chosen = (first.unsqueeze(1) + columns)[places]
         ids[places] = best_tokens(logits if len(chosen) == len(logits) else logits[chosen]).cpu()
-    walks = _starts(plan, draft, greedy)
+    walks = [root for root in starts(plan, draft) if root.row.samples and not greedy[root.index]]
     while walks:
-        index, column = [walk.index for walk in walks], torch.tensor([walk.node + 1 for walk in walks])
-        chosen = choose(logits[first[index] + column], _choice_rows(walks, editor, logits)).cpu()
+        index, column = [place.index for place in walks], torch.tensor([place.node + 1 for place in walks])
+        chosen = choose(logits[first[index] + column], choice_rows(walks, editor, logits)).cpu()
         ids[index, column] = chosen
-        walks = [later for walk, token in zip(walks, chosen.tolist(), strict=True) for later in walk.after(token)]
+        walks = [later for place, token in zip(walks, chosen.tolist(), strict=True) for later in place.after(token)]
     return ids
+
+
+def starts(plan: StepPlan, draft: Draft) -> list[Place]:
+    """The root of each row."""
+    columns = zip(plan.rows, draft.counts.tolist(), draft.tokens.tolist(), draft.parents.tolist(), strict=True)
+    return [
+        Place(index, row, tokens[:count], parents[:count])
+        for index, (row, count, tokens, parents) in enumerate(columns)
+    ]
+
+
+def choice_rows(places: Sequence[Place], editor: Editor, logits: Tensor) -> ChoiceRows:
+    """How the target chooses at each place; of the logits only width and device matter."""
+    return ChoiceRows(
+        [place.row.request.sampling for place in places],
+        [place.row.request.seed for place in places],
+        [place.position for place in places],
+        [place.row.choice for place in places],
+        [editor.edits(place.row, place.path, logits) for place in places],
+    )
 
 
 def _takes_the_best(row: PlanRow) -> bool:
@@ -65,24 +103,3 @@ def _takes_the_best(row: PlanRow) -> bool:
     sampling = row.request.sampling
     long_enough = row.next_position >= len(row.request.prompt) + sampling.min_tokens
     return sampling.greedy and not sampling.edits_any_length and long_enough
-
-
-def _starts(plan: StepPlan, draft: Draft, done: Sequence[bool]) -> list[_Walk]:
-    """The roots where a token is still to be chosen."""
-    columns = zip(plan.rows, draft.counts.tolist(), draft.tokens.tolist(), draft.parents.tolist(), strict=True)
-    return [
-        _Walk(index, row, tokens[:count], parents[:count])
-        for index, (row, count, tokens, parents) in enumerate(columns)
-        if row.samples and not done[index]
-    ]
-
-
-def _choice_rows(walks: Sequence[_Walk], editor: Editor, logits: Tensor) -> ChoiceRows:
-    """Nodes of one depth choose the same position, so they share their noise."""
-    return ChoiceRows(
-        [walk.row.request.sampling for walk in walks],
-        [walk.row.request.seed for walk in walks],
-        [walk.row.next_position + len(walk.path) for walk in walks],
-        [walk.row.choice for walk in walks],
-        [editor.edits(walk.row, walk.path, logits) for walk in walks],
-    )

@@ -89,5 +89,7 @@ class Drafter:
     modules: tuple[DraftNetwork, ...] = ()
     """One for each depth; the last one goes on beyond its count."""
     heads: HeadsNetwork | None = None
+    vocabulary_size: int = 0
+    """Of the target: ids below this are emitted."""
     features: tuple[int, ...] = ()
     """What the networks read of the target, as in `Needs`."""

@@ -131,4 +131,8 @@ def _spread(found: Candidates, live: Tensor, rows: int, places: int) -> Candidat
     logprobs = found.logprobs.new_full((rows, places, width), -math.inf)
     tokens[live] = found.tokens.view(len(live), places, width)
     logprobs[live] = found.logprobs.view(len(live), places, width)
-    return Candidates(tokens.flatten(0, 1), logprobs.flatten(0, 1))
+    probs = None
+    if found.probs is not None:
+        probs = found.probs.new_zeros(rows, found.probs.shape[1])
+        probs[live] = found.probs
+    return Candidates(tokens.flatten(0, 1), logprobs.flatten(0, 1), probs)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trtspec.decoding import rowwise
 from trtspec.decoding.processors import PlaceEdits, apply
-from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, gumbel, seed_words
+from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, Lane, gumbel, seed_words
 from trtspec.errors import EngineFault, InvalidField, RequestError
 from trtspec.types import SamplingParams
 
@@ -51,6 +51,8 @@ class ChoiceRows:
     """Which of a request's n outputs."""
     edits: Sequence[PlaceEdits | None] = ()
     """One for each row, or nothing at all."""
+    lane: Lane = Lane.TARGET
+    """Whose noise it is."""
 
 
 def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
@@ -75,6 +77,26 @@ def best_tokens(logits: Tensor) -> Tensor:
     return torch.where(torch.isfinite(logits.gather(1, ids.unsqueeze(1)).squeeze(1)), ids, NO_TOKEN)
 
 
+def token_law(logits: Tensor, rows: ChoiceRows) -> Tensor:
+    """What `choose` draws from, [S, V] float32; zero everywhere where it finds no token. No row may be greedy."""
+    logits = logits.float()
+    faulty = best_tokens(logits) == NO_TOKEN
+    probs = process(_edited(logits, rows), rows.sampling).softmax(dim=1)
+    return probs.masked_fill(faulty.unsqueeze(1), 0.0).nan_to_num(0.0)  # NaN: edits forbid every token
+
+
+def take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
+    """Some of the rows."""
+    return ChoiceRows(
+        sampling=[rows.sampling[i] for i in indices],
+        seeds=[rows.seeds[i] for i in indices],
+        positions=[rows.positions[i] for i in indices],
+        choices=[rows.choices[i] for i in indices],
+        edits=[rows.edits[i] for i in indices] if rows.edits else (),
+        lane=rows.lane,
+    )
+
+
 def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """Edited logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
     scores = _tempered(logits.float(), sampling)
@@ -83,18 +105,25 @@ def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
 
 def _choose_processed(logits: Tensor, processed: Sequence[int], rows: ChoiceRows) -> Tensor:
     """`choose` for those of the rows that need more than an arg-max."""
-    logits, rows = _pick(logits, processed), _take(rows, processed)
-    if any(rows.edits):
-        logits = logits.clone()
-        for index, edits in enumerate(rows.edits):
-            if edits:
-                apply(logits[index], edits)
+    logits, rows = _pick(logits, processed), take(rows, processed)
+    logits = _edited(logits, rows)
     ids = rowwise.argmax(logits)
     forbidden = torch.isneginf(logits.gather(1, ids.unsqueeze(1)).squeeze(1))
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     if sampled:
-        ids[sampled] = _draw(_pick(logits, sampled), _take(rows, sampled))
+        ids[sampled] = _draw(_pick(logits, sampled), take(rows, sampled))
     return torch.where(forbidden, NOTHING_ALLOWED, ids)
+
+
+def _edited(logits: Tensor, rows: ChoiceRows) -> Tensor:
+    """A copy where any row is edited."""
+    if not any(rows.edits):
+        return logits
+    logits = logits.clone()
+    for index, edits in enumerate(rows.edits):
+        if edits:
+            apply(logits[index], edits)
+    return logits
 
 
 def _tempered(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
@@ -196,7 +225,8 @@ def _noisy(scores: Tensor, row: Tensor, token: Tensor, rows: ChoiceRows) -> Tens
     """Scores of some tokens plus their noise, float64."""
     positions = torch.tensor(rows.positions, device=row.device)[row]
     choices = torch.tensor(rows.choices, device=row.device)[row]
-    return scores.double() + gumbel(seed_words(list(rows.seeds), row.device)[:, row], positions, choices, token)
+    seeds = seed_words(list(rows.seeds), row.device)[:, row]
+    return scores.double() + gumbel(seeds, positions, choices, token, rows.lane)
 
 
 def _largest(values: Tensor, row: Tensor, rows: int) -> Tensor:
@@ -207,13 +237,3 @@ def _largest(values: Tensor, row: Tensor, rows: int) -> Tensor:
 def _pick(values: Tensor, indices: Sequence[int]) -> Tensor:
     """Some rows; no copy where it is all of them."""
     return values if len(indices) == len(values) else values[indices]
-
-
-def _take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
-    return ChoiceRows(
-        sampling=[rows.sampling[i] for i in indices],
-        seeds=[rows.seeds[i] for i in indices],
-        positions=[rows.positions[i] for i in indices],
-        choices=[rows.choices[i] for i in indices],
-        edits=[rows.edits[i] for i in indices] if rows.edits else (),
-    )

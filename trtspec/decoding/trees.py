@@ -108,6 +108,8 @@ class Growth:
         self._max_depth = torch.tensor([row.max_depth for row in views])
         self._max_nodes = torch.tensor([row.max_nodes for row in views])
         self._least = math.log(min_confidence) if min_confidence > 0 else -math.inf
+        self._greedy = torch.tensor([row.request.sampling.greedy for row in views])
+        self._laws: list[Tensor] = []  # by depth, [B, V] each: what a chain's tokens were drawn from
         self._depth = 0
         self._places = torch.full((rows, 1), ROOT)
         self.tokens = torch.zeros(rows, 0, dtype=torch.int64)  # [B, n]
@@ -131,6 +133,8 @@ class Growth:
         level = self._shape.level(self._depth, logprobs)
         if level is None:
             return 0
+        if found.probs is not None:
+            self._laws.append(found.probs)
         wanted = (self._depth <= self._max_depth) & self.going
         first = self.tokens.shape[1]
         self.tokens = torch.cat([self.tokens, found.tokens.view(rows, -1).gather(1, level.guesses)], 1)
@@ -158,7 +162,10 @@ class Growth:
         place = kept.long().cumsum(dim=1) - 1
         parents = self.parents.gather(1, order)
         moved = torch.where(parents == ROOT, ROOT, place.gather(1, parents.clamp(min=0)))
-        return Draft(self.tokens.gather(1, order), moved, kept.sum(dim=1))
+        tokens, counts = self.tokens.gather(1, order), kept.sum(dim=1)
+        if not self._laws:
+            return Draft(tokens, moved, counts)
+        return Draft(tokens, moved, counts, torch.stack(self._laws, 1)[:, :width], self._greedy)
 
     def _kept(self) -> Tensor:
         able = (self._logprobs >= self._least) & self._logprobs.isfinite()

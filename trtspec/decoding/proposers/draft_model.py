@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trtspec.decoding.candidates import candidates
+from trtspec.decoding.candidates import candidates, drawn
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan, DraftRow
-from trtspec.decoding.growing import Module, Root, grow
+from trtspec.decoding.growing import Guess, Module, Root, grow
 from trtspec.decoding.proposer import Advance, BatchView, Needs, SequenceView
 from trtspec.decoding.trees import shape_of
-from trtspec.speculative import SpeculativeConfig
+from trtspec.speculative import REJECTION, SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class DraftModelProposer:
         self._min_confidence = config.min_confidence
         (self._model,) = drafter.modules
         self.needs = Needs(config.draft_nodes, tree=not self._shape.is_chain, caches=True)
+        self._guess: Guess = partial(candidates, token_ids=self._model.token_ids, count=self._shape.children)
+        if config.acceptance == REJECTION:
+            self._guess = partial(drawn, token_ids=self._model.token_ids, vocabulary=drafter.vocabulary_size)
         self._cached: dict[int, _Cached] = {}
 
     def propose(self, view: BatchView) -> Draft:
@@ -53,8 +56,7 @@ class DraftModelProposer:
         if not drafting:
             return Draft.empty(len(view.rows))
         roots = [Root(row, len(row.tokens) - 1, None) for row in drafting]
-        guess = partial(candidates, token_ids=self._model.token_ids, count=self._shape.children)
-        draft = grow([Module(self._model, roots)], first, self._shape, guess, self._min_confidence)
+        draft = grow([Module(self._model, roots)], first, self._shape, self._guess, self._min_confidence)
         self._note_drafted(drafting, draft)
         places = {row.sequence_id: place for place, row in enumerate(drafting)}
         return draft.spread([places.get(row.sequence_id) for row in view.rows])

@@ -52,7 +52,8 @@ class MedusaProposer:
         for depth, head in enumerate(logits.unbind(1), 1):
             coming = choice_rows(rows, range(len(rows)), depth, 1)
             found = candidates(head, coming, self._heads.token_ids, self._shape.children)
-            places = growth.add(Candidates(*(part.repeat_interleave(places, 0) for part in found)))
+            tokens, logprobs = (part.repeat_interleave(places, 0) for part in (found.tokens, found.logprobs))
+            places = growth.add(Candidates(tokens, logprobs))
             if not places:
                 break
         return growth.draft()
