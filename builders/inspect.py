@@ -39,6 +39,8 @@ def describe(found: Manifest) -> str:
         "context": f"{found.max_context_tokens} tokens",
         "vocabulary": f"{found.vocabulary_size} ids",
         "speculative": manifest.canonical_json(found.speculative.facts()),
+        "drafter": _drafter(found),
+        "target": found.target_sha256,
         "tokenizer": found.tokenizer_sha256,
         "smoke": manifest.canonical_json(dict(found.smoke)),
         "versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
@@ -49,6 +51,14 @@ def describe(found: Manifest) -> str:
     lines += ["", "artifacts"]
     lines += [f"  {item.bytes:>12}  {item.sha256[:12]}  {name}" for name, item in sorted(found.artifacts.items())]
     return "\n".join(lines)
+
+
+def _drafter(found: Manifest) -> str:
+    if found.drafter is None:
+        return "none"
+    made_for = found.drafter.target_sha256 or "a target that it does not name"
+    shown = "NOT VERIFIED, allowed by flag" if found.drafter.unverified else f"shown by {found.drafter.matched_by}"
+    return f"{found.drafter.format}, made for {made_for}; that it is this one is {shown}"
 
 
 def _parser() -> argparse.ArgumentParser:

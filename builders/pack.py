@@ -1,44 +1,83 @@
-"""The weights stage: one weight at a time from the checkpoint into `weights.safetensors`."""
+"""The weights stages: one weight at a time from a checkpoint or a drafter's folder into a file of the engine."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from builders.layout import Packed, Stored, layout, stored_as
+from builders.layout import Packed, Stored, stored_as
 from builders.progress import progress_bars
-from builders.recipe import Plan
 from builders.safetensors_file import LENGTH
 from trtspec.errors import CheckpointError
-from trtspec.executors.embedded.weights import DTYPES, NAME
+from trtspec.executors.embedded.weights import DTYPES
 
-_WORDS: Mapping[torch.dtype, str] = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int8: "I8"}
+_WORDS: Mapping[torch.dtype, str] = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.int8: "I8",
+    torch.int64: "I64",
+}
 _ALIGNMENT = 64
 """A cache line, for the first tensor: a reader maps the file, and computes with the tensors in place."""
 _INT8_LARGEST = 127
 
 
-def pack_weights(plan: Plan, directory: Path) -> None:
-    """Read, convert and write every weight; at most one is in memory."""
-    items = layout(plan.checkpoint.config)
-    dtype, quantization = DTYPES[plan.dtype.value], plan.recipe.quantization
-    entries = [entry for item in items for entry in stored_as(item, dtype, quantization)]
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an engine stores weights."""
+
+    dtype: str
+    quantization: str
+
+    def entries(self, items: Iterable[Packed]) -> list[Stored]:
+        """What a file of these weights holds."""
+        dtype = DTYPES[self.dtype]
+        return [entry for item in items for entry in stored_as(item, dtype, self.quantization)]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What is packed, and where it comes from."""
+
+    path: Path
+    items: Sequence[Packed]
+    read: Callable[[str], torch.Tensor]
+    """One of the tensors that the items are made of."""
+
+
+def pack_weights(
+    weights: Weights,
+    form: Form,
+    file: Path,
+    description: str,
+    seen: Callable[[str, torch.Tensor], None] | None = None,
+) -> None:
+    """Read, convert and write every weight; at most one is in memory. `seen` is shown each before it is converted."""
     with progress_bars() as bars:
-        tensors = (tensor for item in bars.track(items, description="weights") for tensor in _stored(plan, item))
-        write_safetensors(directory / NAME, entries, tensors)
+        tracked = bars.track(weights.items, description=description)
+        tensors = (tensor for item in tracked for tensor in _stored(weights, item, form, seen))
+        write_safetensors(file, form.entries(weights.items), tensors)
 
 
-def _stored(plan: Plan, item: Packed) -> Iterator[torch.Tensor]:
-    whole = torch.cat([plan.checkpoint.read(name) for name in item.sources])
-    whole = whole.to(DTYPES[plan.dtype.value])
+def _stored(
+    weights: Weights, item: Packed, form: Form, seen: Callable[[str, torch.Tensor], None] | None
+) -> Iterator[torch.Tensor]:
+    whole = torch.cat([weights.read(name) for name in item.sources])[: item.shape[0]]
+    if item.integers:
+        yield whole
+        return
+    if seen is not None:
+        seen(item.name, whole)
+    whole = whole.to(DTYPES[form.dtype])
     if not bool(torch.isfinite(whole).all()):
         names = " or ".join(item.sources)
-        raise CheckpointError(f"{plan.checkpoint.path}: tensor {names} is not finite as {plan.dtype.value}")
-    yield from quantize_int8(whole) if plan.recipe.quantization == "int8" and item.is_matrix else (whole,)
+        raise CheckpointError(f"{weights.path}: tensor {names} is not finite as {form.dtype}")
+    yield from quantize_int8(whole) if form.quantization == "int8" and item.is_matrix else (whole,)
 
 
 def quantize_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

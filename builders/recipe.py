@@ -1,20 +1,27 @@
 """What is asked of a build, resolved from flags: one frozen value, hashed.
 
-The target's content is not part of the hash; `builders.inputs` watches it.
+The contents of target and drafter are not part of the hash; `builders.inputs` watches them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trtspec
 from builders.checkpoint import Checkpoint, stored_precision
 from builders.choices import DTYPES, Choice, choose_dtype
+from builders.inputs import input_files
 from trtspec import manifest
 from trtspec.errors import ConfigError
 from trtspec.speculative import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from builders.drafts.source import DraftSource, OpenedDraft
+    from builders.layout import Packed
 
 ENGINES = Path("engines")
 LEAST_CONTEXT = 2
@@ -35,6 +42,16 @@ class Recipe:
     native_bfloat16: str | None
     speculative: SpeculativeConfig
     max_context_tokens: int | None
+    draft: OpenedDraft | None = None
+    allow_unverified_target: bool = False
+
+    @property
+    def inputs(self) -> Mapping[str, Path]:
+        """The files that a build reads, by name."""
+        files = input_files(self.target)
+        if self.draft is None or self.draft.path == self.target:
+            return files
+        return files | {f"draft/{name}": path for name, path in input_files(self.draft.path).items()}
 
     @property
     def sha256(self) -> str:
@@ -49,6 +66,8 @@ class Recipe:
             "native_bfloat16": self.native_bfloat16,
             "speculative": self.speculative.facts(),
             "max_context_tokens": self.max_context_tokens,
+            "draft": None if self.draft is None else self.draft.format,
+            "allow_unverified_target": self.allow_unverified_target,
         }
         return hashlib.sha256(manifest.canonical_json(facts).encode()).hexdigest()
 
@@ -73,14 +92,25 @@ class Plan:
     dtype: Choice
     max_context_tokens: int
     output: Path
+    drafter: DraftSource | None = None
+    matched_by: str | None = None
+    """What shows that the drafter belongs to the target; None where its weights have to be packed to tell."""
 
     @property
     def packed_bytes(self) -> int:
-        from builders.layout import layout, stored_as
-        from trtspec.executors.embedded.weights import DTYPES as TORCH_DTYPES
+        from builders.layout import layout
 
-        dtype, items = TORCH_DTYPES[self.dtype.value], layout(self.checkpoint.config)
-        return sum(part.bytes for item in items for part in stored_as(item, dtype, self.recipe.quantization))
+        return self._bytes(layout(self.checkpoint.config)) + self.drafter_bytes
+
+    @property
+    def drafter_bytes(self) -> int:
+        """Its padding included, which is left out once the vocabulary is known."""
+        return 0 if self.drafter is None else self._bytes(self.drafter.packed)
+
+    def _bytes(self, items: Iterable[Packed]) -> int:
+        from builders.pack import Form
+
+        return sum(entry.bytes for entry in Form(self.dtype.value, self.recipe.quantization).entries(items))
 
 
 def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
@@ -101,4 +131,14 @@ def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
             f"--max-context-tokens is {asked} and the model's sliding_window is {window}; attention in a window is not "
             f"in this release, and needed only beyond it; give --max-context-tokens {LEAST_CONTEXT} to {window}"
         )
-    return Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))
+    plan = Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))
+    return plan if recipe.draft is None else _with_drafter(plan, recipe.draft)
+
+
+def _with_drafter(plan: Plan, draft: OpenedDraft) -> Plan:
+    from builders.drafts.checks import check_source, early_match
+
+    source = draft.source(plan.checkpoint)
+    check_source(source, plan.checkpoint.config, plan.recipe.speculative)
+    allow = plan.recipe.allow_unverified_target
+    return replace(plan, drafter=source, matched_by=early_match(draft, source, allow_unverified=allow))

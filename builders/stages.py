@@ -1,4 +1,7 @@
-"""The stages of a build, in order: pack, text, smoke, manifest. The checks came before, in `builders.recipe`."""
+"""The stages of a build, in order: text, weights, drafter, smoke, manifest.
+
+What can be checked without weights and tokenizer was checked before, in `builders.recipe`.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,23 @@ import importlib.util
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trtspec
 from builders import folder
-from builders.inputs import Input, fingerprint, input_files, unchanged
+from builders.inputs import Input, fingerprint, unchanged
 from builders.progress import progress_bars, working_on
 from builders.recipe import Plan, Recipe
 from trtspec import manifest
 from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
 from trtspec.executors.embedded import decoder_config
-from trtspec.manifest import Manifest
+from trtspec.manifest import DrafterRecord, Manifest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _NEEDED = ("torch", "transformers", "safetensors", "gguf")
 _HEADROOM_BYTES = 64 << 20
@@ -58,14 +65,13 @@ def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
 
 def _fill(plan: Plan, directory: Path) -> Manifest:
     """All files but the manifest, and the manifest as a value."""
-    from builders.pack import pack_weights
     from builders.smoke import run_smoke
-    from builders.text import pack_text
+    from builders.text import load_tokenizer, pack_text
 
     with working_on("packing the tokenizer"):
-        text = pack_text(plan.checkpoint, directory)
-    pack_weights(plan, directory)
-    plan.checkpoint.config.to_json(directory / decoder_config.NAME)
+        tokenizer = load_tokenizer(plan.checkpoint)
+        text = pack_text(plan.checkpoint, tokenizer, directory)
+    packed = _pack(plan, tokenizer, text.vocabulary_size, directory)
     draft = Manifest(
         model=plan.recipe.model,
         backend=plan.recipe.backend.value,
@@ -78,10 +84,37 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
         speculative=plan.recipe.speculative,
         artifacts=folder.list_artifacts(directory),
         tokenizer_sha256=text.sha256,
+        target_sha256=packed.target_sha256,
+        drafter=packed.drafter,
         versions=_versions(plan),
     )
     with folder.trial(directory, draft) as view, working_on("generating a few tokens"):
         return replace(draft, smoke=run_smoke(view, draft).to_dict())
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """What packing the weights told."""
+
+    target_sha256: str
+    drafter: DrafterRecord | None
+
+
+def _pack(plan: Plan, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int, directory: Path) -> _Packed:
+    """The weights of the target, then those of its drafter, whose checks come before both where they can."""
+    from builders.identity import Identity
+    from builders.layout import layout
+    from builders.pack import Form, Weights, pack_weights
+    from builders.pack_drafter import fit_drafter, pack_drafter
+    from trtspec.executors.embedded.weights import NAME as WEIGHTS
+
+    source = None if plan.drafter is None else fit_drafter(plan.drafter, tokenizer, vocabulary_size)
+    form, identity = Form(plan.dtype.value, plan.recipe.quantization), Identity()
+    target = Weights(plan.checkpoint.path, layout(plan.checkpoint.config), plan.checkpoint.read)
+    pack_weights(target, form, directory / WEIGHTS, "weights", identity.add)
+    plan.checkpoint.config.to_json(directory / decoder_config.NAME)
+    drafter = None if source is None else pack_drafter(plan, source, form, identity.sha256, directory)
+    return _Packed(identity.sha256, drafter)
 
 
 def _check_space(plan: Plan, directory: Path) -> None:
@@ -91,7 +124,7 @@ def _check_space(plan: Plan, directory: Path) -> None:
 
 
 def _hash_inputs(recipe: Recipe) -> list[Input]:
-    files = input_files(recipe.target)
+    files = recipe.inputs
     with progress_bars() as bars:
         return [fingerprint(name, files[name]) for name in bars.track(files, description="inputs")]
 
@@ -103,7 +136,7 @@ def _versions(plan: Plan) -> Mapping[str, str]:
 
 def finished_before(recipe: Recipe) -> tuple[Path, Manifest] | None:
     """The engine that this recipe already made from these inputs, if it is whole."""
-    files = input_files(recipe.target)
+    files = recipe.inputs
     for output in recipe.possible_outputs:
         try:
             found = manifest.read(output)

@@ -6,12 +6,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builders.checkpoint import Checkpoint
 from builders.generation import generation_defaults
 from trtspec import generation
 from trtspec.errors import CheckpointError
 from trtspec.manifest import canonical_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TOKENIZER = f"{generation.TOKENIZER}/tokenizer.json"
 _RUN_TIME = ("truncation", "padding")
@@ -27,15 +31,19 @@ class TextArtifact:
     sha256: str
 
 
-def pack_text(checkpoint: Checkpoint, directory: Path) -> TextArtifact:
-    """Save the tokenizer with its template, and the generation defaults."""
+def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """The checkpoint's tokenizer, or an error that names the checkpoint."""
     try:
-        tokenizer = checkpoint.tokenizer()
+        return checkpoint.tokenizer()
     except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"{checkpoint.path}: cannot load the tokenizer ({reason}); a tokenizer.json is needed"
         ) from error
+
+
+def pack_text(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, directory: Path) -> TextArtifact:
+    """Save the tokenizer with its template, and the generation defaults."""
     tokenizer.save_pretrained(directory / generation.TOKENIZER)
     path = directory / TOKENIZER
     if not path.is_file():

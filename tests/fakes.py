@@ -87,6 +87,7 @@ class FakeExecutor:
         method: Method = Method.NGRAM,
         merge: bool = False,
         cached_tokens: int | None = None,
+        unverified_target: bool = False,
     ) -> None:
         self.script = tuple(script)
         self.others = others
@@ -115,6 +116,7 @@ class FakeExecutor:
             limits=LIMITS if drafts else replace(LIMITS, max_draft_tokens=0, max_tree_nodes=0),
             output_law=OutputLaw.EXACT,
             default_draft_tokens=4 if drafts else 0,
+            unverified_target=unverified_target,
         )
 
     def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
@@ -333,6 +335,7 @@ def engine_folder(directory: Path, method: Method = Method.NGRAM) -> Path:
             speculative=SpeculativeConfig(method),
             artifacts={str(path.relative_to(directory)): manifest.hash_file(path) for path in files},
             tokenizer_sha256="0" * 64,
+            target_sha256="0" * 64,
         ),
         directory,
     )

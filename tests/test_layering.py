@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "service": {"core", "decoding", "plugins", "executors", "service", "v1"},
     "client": {"core", "decoding", "client", "v1"},
     "cli": {"core", "decoding", "plugins", "executors", "service", "client", "cli", "v1"},
-    "builders": {"core", "plugins", "executors", "builders"},
+    "builders": {"core", "decoding", "plugins", "executors", "builders"},
 }
 """By layer, the layers it may import. Only `cli` imports the service, and nobody imports the builders."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from trtspec import capabilities
 from trtspec.capabilities import Capability, Support, as_markdown
-from trtspec.types import Method
+from trtspec.types import Method, OutputLaw
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -42,11 +42,23 @@ def test_methods_are_named_where_they_differ_and_flows_have_a_column_each(monkey
         ("*", "y", honoured),
         ("*", "x", other),
         ("*", "y", other),
+        ("ngram:typical", "x", Capability("a", Support.NOT_LOSSLESS, "likely")),
     )
     monkeypatch.setattr(capabilities, "_rows", lambda: rows)
     assert as_markdown().splitlines() == [
         "| request features | x | y |",
         "| --- | --- | --- |",
-        "| `a` | `none` refused: not here; `ngram` honoured | honoured |",
+        "| `a` | `none` refused: not here; `ngram` honoured; `ngram:typical` not lossless: likely | honoured |",
         "| `b` | honoured | honoured |",
     ]
+
+
+def test_another_law_than_the_exact_one_is_labelled_and_the_exact_one_is_not() -> None:
+    """Typical acceptance: everything it touches says so, in the table and so in what a server tells of itself."""
+    exact = capabilities.capabilities(Method.MEDUSA, "embedded")
+    typical = capabilities.capabilities(Method.MEDUSA, "embedded", OutputLaw.TYPICAL)
+    assert set(exact) <= set(typical)
+    changed = {name for name, item in typical.items() if item.support is Support.NOT_LOSSLESS}
+    assert changed == {"speculation_on", "seed"}
+    assert all("typical acceptance" in typical[name].reason for name in changed)
+    assert not any(item.support is Support.NOT_LOSSLESS for item in exact.values())

@@ -1,7 +1,8 @@
 """Which request features work with which method: the one table behind refusals, GetModelInfo and the README.
 
 The rows are in `capabilities.csv`. A feature is the name of a request field; `speculation.mode` is the two features
-`speculation_off` and `speculation_on`. `*` stands for any method, and a row that names a method goes before it.
+`speculation_off` and `speculation_on`. `*` stands for any method; a row that names a method goes before it, and a row
+that names a method and the law of its output, where that is not exact, before both: `medusa:typical`.
 `python -m trtspec.capabilities` prints the README's table.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from trtspec.types import Method
+from trtspec.types import Method, OutputLaw
 
 ANY_METHOD = "*"
 
@@ -39,15 +40,9 @@ class Capability:
         return f"{self.support.value}: {self.reason}" if self.reason else self.support.value
 
 
-def capabilities(method: Method, flow: str) -> Mapping[str, Capability]:
+def capabilities(method: Method, flow: str, law: OutputLaw = OutputLaw.EXACT) -> Mapping[str, Capability]:
     """The features of one method on one flow, by name."""
-    general: dict[str, Capability] = {}
-    special: dict[str, Capability] = {}
-    for row_method, row_flow, capability in _rows():
-        if row_flow == flow and row_method in (ANY_METHOD, method.value):
-            chosen = general if row_method == ANY_METHOD else special
-            chosen[capability.feature] = capability
-    return general | special
+    return _features(f"{method.value}:{law.value}", flow)
 
 
 def as_markdown() -> str:
@@ -64,11 +59,22 @@ def as_markdown() -> str:
 
 def _fate(feature: str, flow: str) -> str:
     """What becomes of a feature on a flow, told by method only where that matters."""
-    methods = [method for method in Method if any(name == method.value for name, *_ in _rows())]
-    verdicts = {method.value: capabilities(method, flow)[feature].verdict for method in methods}
-    if len(set(verdicts.values())) == 1:
-        return verdicts[methods[0].value]
-    return "; ".join(f"`{method}` {verdict}" for method, verdict in verdicts.items())
+    general = _features(ANY_METHOD, flow).get(feature)
+    rows = {name for name, *_ in _rows() if name != ANY_METHOD}
+    names = [name for method in Method for name in sorted(rows) if name.partition(":")[0] == method.value]
+    fates = {f"`{name}` {_features(name, flow)[feature].verdict}": _features(name, flow)[feature] for name in names}
+    special = [words for words, capability in fates.items() if capability != general]
+    if general is None:
+        return "; ".join(special)
+    return "; ".join([*special, f"others {general.verdict}"]) if special else general.verdict
+
+
+def _features(name: str, flow: str) -> Mapping[str, Capability]:
+    """The rows of a method, with a law behind a colon or without, over those that are more general."""
+    found: dict[str, Capability] = {}
+    for general in (ANY_METHOD, name.partition(":")[0], name):
+        found |= {item.feature: item for row, row_flow, item in _rows() if (row, row_flow) == (general, flow)}
+    return found
 
 
 @cache

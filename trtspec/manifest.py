@@ -9,14 +9,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.speculative import SpeculativeConfig, from_dict
 
-FORMAT = 2
+FORMAT = 3
 NAME = "manifest.json"
 _CHUNK = 1 << 20
 
@@ -27,6 +27,26 @@ class Artifact:
 
     bytes: int
     sha256: str
+
+
+UNVERIFIED = "nothing"
+"""What shows that a drafter belongs to its target, where nothing does and the operator allowed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterRecord:
+    """Where an engine's drafter came from."""
+
+    format: str
+    """The layout of its folder."""
+    target_sha256: str | None
+    """The target that it was made for; None where its files do not tell."""
+    matched_by: str
+    """What shows that this is the engine's target: its identity, the tokenizer, a common folder, or nothing."""
+
+    @property
+    def unverified(self) -> bool:
+        return self.matched_by == UNVERIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,9 @@ class Manifest:
     artifacts: Mapping[str, Artifact]
     """By path relative to the folder."""
     tokenizer_sha256: str
+    target_sha256: str
+    """Identity of the target's weights, whatever their form; `builders.identity` says of what."""
+    drafter: DrafterRecord | None = None
     smoke: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     build: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +91,8 @@ class Manifest:
                 "speculative": self.speculative.facts(),
                 "artifacts": {name: item.sha256 for name, item in self.artifacts.items()},
                 "tokenizer_sha256": self.tokenizer_sha256,
+                "target_sha256": self.target_sha256,
+                "drafter": self.drafter and asdict(self.drafter),
             }
         )
 
@@ -108,6 +133,8 @@ def write(manifest: Manifest, directory: Path) -> None:
             name: {"bytes": item.bytes, "sha256": item.sha256} for name, item in sorted(manifest.artifacts.items())
         },
         "tokenizer_sha256": manifest.tokenizer_sha256,
+        "target_sha256": manifest.target_sha256,
+        "drafter": manifest.drafter and asdict(manifest.drafter),
         "smoke": dict(manifest.smoke),
         "versions": dict(manifest.versions),
         "build": dict(manifest.build),
@@ -167,6 +194,8 @@ def _parse(directory: Path) -> Manifest:
             speculative=from_dict(document["speculative"]),
             artifacts={name: Artifact(item["bytes"], item["sha256"]) for name, item in document["artifacts"].items()},
             tokenizer_sha256=document["tokenizer_sha256"],
+            target_sha256=document["target_sha256"],
+            drafter=document["drafter"] and DrafterRecord(**document["drafter"]),
             smoke=document["smoke"],
             versions=document["versions"],
             build=document["build"],

@@ -35,6 +35,7 @@ _KEYS = {
     Method.MTP: _AUTOREGRESSIVE,
 }
 """Keys that a method reads; any other key is refused."""
+_FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha")
 _RULES = {Method.DRAFT_MODEL: (EXACT, REJECTION), Method.MEDUSA: (EXACT, TYPICAL)}
 """Rules of acceptance beside the exact one, by method."""
 
@@ -96,7 +97,10 @@ class SpeculativeConfig:
                 f"{FLAG}: acceptance is {self.acceptance!r}; method {self.method.value!r} has {', '.join(allowed)}"
             )
         if self.acceptance == REJECTION and (self.tree or self.dynamic_tree):
-            raise ConfigError(f"{FLAG}: acceptance {REJECTION!r} is for chains; leave tree and dynamic_tree out")
+            raise ConfigError(
+                f"{FLAG}: acceptance {REJECTION!r} is for chains, and there is a tree; "
+                'ask for "tree": [] and "dynamic_tree": false'
+            )
 
     @property
     def draft_tokens(self) -> int:
@@ -157,10 +161,14 @@ def from_dict(value: object) -> SpeculativeConfig:
 
 
 def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
-    """What an engine does at run time: what it was built for, changed by the keys asked for; never deeper."""
+    """What an engine does at run time: what it was built for, changed by the keys asked for.
+
+    Never deeper, never with more nodes, and never by a rule that changes the law of the output where the engine's
+    manifest promises that of the target.
+    """
     if asked is None:
         return built
-    config = from_dict({**(built.facts() if asked["method"] == built.method.value else {}), **asked})
+    config = from_dict({**_kept(built, asked), **asked})
     if config.method is Method.NONE:
         return config
     if config.method is not built.method:
@@ -177,7 +185,27 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
                 f"{FLAG}: {what} is {now} and the engine was built for at most {most}; "
                 "build it for more, or ask for less"
             )
+    if config.acceptance == TYPICAL and built.acceptance != TYPICAL:
+        raise ConfigError(
+            f"{FLAG}: acceptance is {TYPICAL!r}, which is not lossless, and the engine was built with "
+            f"{built.acceptance!r}; build it with {TYPICAL!r}, or leave the key out"
+        )
     return config
+
+
+def _kept(built: SpeculativeConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The built settings that stand beside those asked for: another shape replaces the tree, less depth cuts it."""
+    wanted = from_dict(dict(asked))
+    if wanted.method is not built.method:
+        return {}
+    kept = built.facts()
+    if wanted.dynamic_tree:
+        kept.pop("tree", None)
+    if wanted.tree:
+        kept.pop("dynamic_tree", None)
+    if "num_speculative_tokens" in asked and "tree" in kept:
+        kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted.num_speculative_tokens]
+    return kept
 
 
 def check_tree(tree: Tree, depth: int) -> None:
@@ -195,7 +223,7 @@ def check_tree(tree: Tree, depth: int) -> None:
         seen.add(path)
 
 
-def _read(key: str, item: object) -> object:
+def _read(key: str, item: object) -> Any:
     """A value as its field has it. Whole numbers stand for fractions, never for true and false."""
     if key in ("method", "model", "acceptance"):
         good = isinstance(item, str) or (key == "model" and item is None)
@@ -204,13 +232,15 @@ def _read(key: str, item: object) -> object:
         good, kind = isinstance(item, bool), "true or false"
     elif key == "tree":
         good, kind = _is_tree(item), "a list of paths, each a list of child ranks such as [0, 1]"
-    elif key in ("min_confidence", "typical_threshold", "typical_alpha"):
+    elif key in _FRACTIONS:
         good, kind = isinstance(item, int | float) and not isinstance(item, bool), "a number"
     else:
         good, kind = isinstance(item, int) and not isinstance(item, bool), "a whole number"
     if not good:
         raise ConfigError(f"{FLAG}: {key} must be {kind}, not {item!r:.80}")
-    return tuple(tuple(path) for path in item) if isinstance(item, list) else item
+    if isinstance(item, list):
+        return tuple(tuple(path) for path in item)
+    return float(item) if key in _FRACTIONS and isinstance(item, int) else item
 
 
 def _is_tree(item: object) -> bool:

@@ -265,6 +265,8 @@ class EngineInfo:
     output_law: OutputLaw
     default_draft_tokens: int
     """Depth where a request names none; 0 where speculation is off by default."""
+    unverified_target: bool = False
+    """A drafter was loaded although nothing shows that it was made for this target."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from builders.methods import ngram, none
+from builders.methods import draft_model, eagle, eagle3, medusa, mtp, ngram, none
+from trtspec import speculative
 from trtspec.errors import ConfigError
-from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method
+from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS
+from trtspec.speculative import REJECTION, SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +21,45 @@ class BuildMethod:
     """One line for `--help`."""
     plan: Callable[[SpeculativeConfig], str]
     """Refuse what this method cannot use, and say in a line what the engine will do."""
+    drafter: str | None = None
+    """The kind of networks that draft for it; None for a method without weights."""
+    in_target: bool = False
+    """The target's own folder may hold them."""
 
 
 METHODS: Mapping[str, BuildMethod] = {
     "none": BuildMethod(none.SUMMARY, none.plan),
     "ngram": BuildMethod(ngram.SUMMARY, ngram.plan),
+    "draft_model": BuildMethod(draft_model.SUMMARY, draft_model.plan, TOKENS),
+    "medusa": BuildMethod(medusa.SUMMARY, medusa.plan, HEADS),
+    "eagle": BuildMethod(eagle.SUMMARY, eagle.plan, FEATURES),
+    "eagle3": BuildMethod(eagle3.SUMMARY, eagle3.plan, FUSED_FEATURES),
+    "mtp": BuildMethod(mtp.SUMMARY, mtp.plan, FEATURES, in_target=True),
 }
 
 
-def resolve(method: str, asked: SpeculativeConfig | None) -> SpeculativeConfig:
-    """The configuration of an engine from `--method` and, where given, `--speculative-config`."""
-    if asked is None:
-        return SpeculativeConfig(Method(method))
-    if asked.method.value != method:
+def check_asked(method: str, asked: Mapping[str, Any] | None) -> None:
+    """Refuse a `--speculative-config` for another method."""
+    if asked is not None and asked["method"] != method:
         raise ConfigError(
-            f"--method is {method!r} and --speculative-config names {asked.method.value!r}; make them the same"
+            f"--method is {method!r} and --speculative-config names {asked['method']!r}; make them the same"
         )
-    return asked
+
+
+def resolve(method: str, asked: Mapping[str, Any] | None, suited: Mapping[str, Any]) -> SpeculativeConfig:
+    """The configuration of an engine: what was asked for, then what suits its drafter, then defaults."""
+    keys = dict(asked or {})
+    return speculative.from_dict({**_fitting(suited, keys), **keys, "method": method})
+
+
+def _fitting(suited: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """The drafter's settings as far as they agree with those asked for: its tree is cut to their depth or left out."""
+    fitting = dict(suited)
+    if asked.get("tree"):
+        fitting["num_speculative_tokens"] = max(len(path) for path in asked["tree"])
+    if asked.get("tree") or asked.get("dynamic_tree") or asked.get("acceptance") == REJECTION:
+        fitting = {key: value for key, value in fitting.items() if key not in ("tree", "dynamic_tree")}
+    if fitting.get("tree") and "num_speculative_tokens" in asked:
+        depth = asked["num_speculative_tokens"]
+        fitting["tree"] = [path for path in fitting["tree"] if len(path) <= depth]
+    return fitting

@@ -13,6 +13,9 @@ from trtspec.decoding.engine import Engine
 from trtspec.types import FinishReason, Request, SamplingParams
 
 MAX_ANSWER_TOKENS = 320
+MAX_TOKENS = 1024
+"""Of a prompt and its answer; prompts that leave little for an answer are left out."""
+_LEAST_ANSWER = 16
 _SAMPLED_EVERY = 4
 _SAMPLED = SamplingParams(temperature=0.8, top_p=0.95)
 """Every fourth answer is sampled: the others are greedy, as most requests for short factual text are."""
@@ -25,6 +28,10 @@ class Conversation:
     key: str
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return self.prompt + self.answer
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -53,14 +60,18 @@ def write_answers(
     path: Path,
     seed: int,
     batch_size: int,
+    max_tokens: int = MAX_TOKENS,
 ) -> Iterator[Conversation]:
-    """Answer the prompts, given as (key, words), that the file does not answer yet; yields each as it is written."""
+    """Answer the prompts, given as (key, words), that the file does not answer yet; yields each as it is written.
+
+    `max_tokens` bounds prompt and answer together.
+    """
     whole = read_conversations(path)
     with path.open("w") as file:
         file.writelines(_line(item) for item in whole)
         file.flush()
         done = {item.key for item in whole}
-        requests = _requests(template, [item for item in prompts if item[0] not in done], eos_ids, seed)
+        requests = _requests(template, [item for item in prompts if item[0] not in done], eos_ids, seed, max_tokens)
         for answer in run_requests(engine, requests, batch_size):
             conversation = Conversation(answer.request.request_id, answer.request.prompt, answer.token_ids)
             file.write(_line(conversation))
@@ -69,14 +80,17 @@ def write_answers(
 
 
 def _requests(
-    template: Template, prompts: Iterable[tuple[str, str]], eos_ids: frozenset[int], seed: int
+    template: Template, prompts: Iterable[tuple[str, str]], eos_ids: frozenset[int], seed: int, max_tokens: int
 ) -> Iterator[Request]:
     for index, (key, words) in enumerate(prompts):
+        prompt = template.prompt(words)
+        if len(prompt) + _LEAST_ANSWER > max_tokens:
+            continue
         sampled = index % _SAMPLED_EVERY == _SAMPLED_EVERY - 1
         yield Request(
             key,
-            prompt=template.prompt(words),
-            max_tokens=MAX_ANSWER_TOKENS,
+            prompt=prompt,
+            max_tokens=min(MAX_ANSWER_TOKENS, max_tokens - len(prompt)),
             sampling=_SAMPLED if sampled else SamplingParams(),
             seed=seed + index,
             eos_ids=eos_ids,

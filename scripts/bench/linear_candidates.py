@@ -98,7 +98,8 @@ def openvino(kind: str) -> Products:
     """The compiled runner: whole passes, attention and norms included. OpenVINO keeps weights small only in graphs
     with paged attention, so products alone would not show what the engine does."""
     from trtspec.decoding.draft import Draft
-    from trtspec.executors.embedded.openvino.runner import BLOCK_TOKENS, OpenVinoRunner
+    from trtspec.executors.embedded.openvino.compiled import BLOCK_TOKENS
+    from trtspec.executors.embedded.openvino.runner import OpenVinoRunner
 
     runner = OpenVinoRunner(
         CONFIG,

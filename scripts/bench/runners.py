@@ -76,7 +76,7 @@ def open_engine(directory: Path, threads: int) -> Engine:
         blocks=SLOTS // block_tokens,
         threads=threads,
     )
-    runner = kind.create(shape, weights.load_weights(directory, config))
+    runner = kind.create(shape, weights.load_weights(directory, config)).runner
     form = found.dtype if found.quantization == "none" else found.quantization
     seconds = time.perf_counter() - start
     return Engine(f"{found.runner} {form}", runner, block_tokens, found.artifacts[weights.NAME].bytes, seconds)

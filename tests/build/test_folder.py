@@ -27,6 +27,7 @@ def tiny_manifest(directory: Path) -> Manifest:
         speculative=SpeculativeConfig(Method.NONE),
         artifacts=folder.list_artifacts(directory),
         tokenizer_sha256="0",
+        target_sha256="0",
     )
 
 

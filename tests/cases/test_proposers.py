@@ -227,3 +227,19 @@ def test_drawn_drafts_are_accepted_by_the_papers_rule(right: bool) -> None:
     stats = [results[name].stats for name in "123"]
     assert all(item.accepted < item.drafted for item in stats) is not right
     assert not right or all(item.accepted == item.drafted > 0 for item in stats)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "mtp"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_the_drafter_has_not_read_is_not_found(method: str, cancelled: bool) -> None:
+    """A sequence that ends or is cancelled leaves positions that only the target knows; the next turn computes them."""
+    texts = Texts()
+    proposer = make_proposer(config(method, "chain"), drafter(method, LAW, texts, **loose(method)))
+    engine, _ = scripted_engine(LAW, proposer, texts=texts)
+    first = Request("first", tuple(range(1, 14)), 40 if cancelled else 19, max_draft_tokens=3)
+    answer = drive(engine, [first], cancel={"first": 5} if cancelled else None)["first"].ids
+    turn = Request("turn", (*first.prompt, *answer, 3), 13, max_draft_tokens=3)
+    found = drive(engine, [turn])["turn"]
+    assert found.ids == plain([turn])["turn"]
+    assert len(first.prompt) < (found.cached_tokens or 0) < len(turn.prompt) - 1
+    assert found.stats.accepted == found.stats.drafted > 0

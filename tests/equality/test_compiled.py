@@ -99,10 +99,10 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
         block_tokens=BLOCK_TOKENS,
         blocks=64,
         threads=1,
-        features=(1, LAST_HIDDEN),
+        features=(1, 2, LAST_HIDDEN),
     )
     weights = load_weights(engine, config)
-    made = [RUNNERS[name].create(shape, weights) for name in ("eager", "openvino")]
+    made = [RUNNERS[name].create(shape, weights).runner for name in ("eager", "openvino")]
     return Twins(*made), shape.vocabulary_size
 
 

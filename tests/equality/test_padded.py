@@ -36,7 +36,7 @@ LIMITS = Limits(256, 4, 8, 8, 90, BLOCKS * BLOCK_TOKENS, VOCABULARY)
 """A pass holds a chunk of a prompt too long to be padded."""
 TOKENS = 24
 TOLERANCE = 3e-5
-"""Of logits about 10, in float32: products of other shapes sum in another order."""
+"""Of logits about 10, in float32: products of other shapes sum in another order. States are larger: relative, too."""
 PROMPTS = tuple(
     tuple(torch.randint(3, VOCABULARY, (length,), generator=torch.Generator().manual_seed(length)).tolist())
     for length in (1, 11, 12, 40, 100)
@@ -79,7 +79,7 @@ class Twins:
         expected, found = self._exact.forward(plan, draft), self._padded.forward(plan, draft)
         assert expected.features is not None and found.features is not None
         torch.testing.assert_close(found.logits, expected.logits, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=TOLERANCE)
         slots = torch.tensor([slot for part in row_parts(plan, draft, BLOCK_TOKENS) for slot in part.slots])
         exact, padded = self.pools
         torch.testing.assert_close(padded.keys[:, slots], exact.keys[:, slots], atol=TOLERANCE, rtol=0)

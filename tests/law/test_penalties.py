@@ -36,9 +36,15 @@ SAMPLING = SamplingParams(
 
 
 def law(output: Sequence[int], sampling: SamplingParams) -> NDArray[np.float64]:
-    """The law of the token after the prompt and an output, by the formulas of the penalties."""
-    history = [*PROMPT, *output]
-    logits = TARGET[history[-1]].tolist()
+    """The law of the token after the prompt and an output."""
+    return edited_law(TARGET[[*PROMPT, *output][-1]].tolist(), PROMPT, output, sampling)
+
+
+def edited_law(
+    logits: list[float], prompt: Sequence[int], output: Sequence[int], sampling: SamplingParams
+) -> NDArray[np.float64]:
+    """The law that logits come to after a prompt and an output, by the formulas of the penalties."""
+    history = [*prompt, *output]
     for token, value in sampling.logit_bias:
         logits[token] += value
     for token in set(history):

@@ -17,7 +17,7 @@ from torch import Tensor
 from trtspec.decoding.draft import Draft, depths
 from trtspec.decoding.rng import Lane, gumbel, seed_words, uniforms
 from trtspec.decoding.sampling import ChoiceRows, choose, process
-from trtspec.decoding.verify import Outcome, chain_rejection, walk_tree
+from trtspec.decoding.verify import Outcome, chain_rejection, settle, walk_tree
 from trtspec.types import SamplingParams
 
 VOCABULARY = 8
@@ -190,4 +190,11 @@ def rejection_inputs(
 
 def by_rejection(world: World, contexts: Tensor, key: Tensor, positions: Tensor, draft: Draft) -> Outcome:
     """`chain_rejection`."""
-    return chain_rejection(draft, *rejection_inputs(world, contexts, key, positions, draft))
+    return reject(draft, *rejection_inputs(world, contexts, key, positions, draft))
+
+
+def reject(draft: Draft, target: Tensor, accept: Tensor, noise: Tensor) -> Outcome:
+    """`chain_rejection` and its last draw; `noise` is [B, N + 1, V]."""
+    path, law = chain_rejection(draft, target, accept)
+    ends = (path >= 0).sum(dim=1)
+    return settle(draft, path, (law.log() + noise[torch.arange(draft.rows), ends]).argmax(dim=1))

@@ -11,19 +11,20 @@ from tests.law.world import (
     VOCABULARY,
     World,
     node_contexts,
+    reject,
     rejection_inputs,
     sampled_chain,
     target_ids,
 )
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.rng import Lane, uniforms
-from trtspec.decoding.verify import Outcome, chain_rejection, walk_tree
+from trtspec.decoding.verify import Outcome, walk_tree
 
 
 def residual_not_normalised(world: World, contexts: Tensor, key: Tensor, positions: Tensor, draft: Draft) -> Outcome:
     """The residual is sampled by inverse transform as if it summed to 1: what is missing falls to the last token."""
     p, accept, noise = rejection_inputs(world, contexts, key, positions, draft)
-    right = chain_rejection(draft, p, accept, noise)
+    right = reject(draft, p, accept, noise)
     assert draft.probs is not None
     every = torch.arange(draft.rows)
     rejected = right.accepted < draft.counts
@@ -41,7 +42,7 @@ def draft_law_at_another_temperature(
     """The drafter drew at the request's temperature, but q is taken at temperature 1."""
     places = node_contexts(draft, contexts)[:, :-1]
     untempered = world.drafter[places[..., 0], places[..., 1]].double().softmax(dim=2)
-    return chain_rejection(replace(draft, probs=untempered), *rejection_inputs(world, contexts, key, positions, draft))
+    return reject(replace(draft, probs=untempered), *rejection_inputs(world, contexts, key, positions, draft))
 
 
 def siblings_without_residual(world: World, contexts: Tensor, key: Tensor, positions: Tensor, draft: Draft) -> Outcome:

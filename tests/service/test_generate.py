@@ -11,6 +11,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from tests.fakes import EOS, FakeExecutor, Hold, Pass, Serving, ids_of, script_of, serving
+from trtspec.client import convert
+from trtspec.client.events import Accepted
 from trtspec.errors import EngineLost
 from trtspec.service.options import ServeOptions
 from trtspec.types import Method
@@ -201,6 +203,15 @@ async def test_the_whole_text_is_in_the_end_only_where_it_is_asked_for() -> None
         plain = await ask(server, request())
         whole = await ask(server, request(stream_options={"include_full_output": True}))
     assert not output_of(plain).HasField("text") and output_of(whole).text == "abc"
+
+
+@pytest.mark.parametrize("unverified", [False, True])
+async def test_accepted_tells_of_a_drafter_made_for_who_knows_which_target(unverified: bool) -> None:
+    async with serving(FakeExecutor(script_of("ab", 1), unverified_target=unverified)) as server:
+        got = await ask(server, request())
+    assert got[0].accepted.speculation.unverified_target is unverified
+    told = convert.event(got[0])
+    assert isinstance(told, Accepted) and told.unverified_target is unverified
 
 
 async def test_stats_level_none_sends_no_statistics() -> None:

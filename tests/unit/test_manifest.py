@@ -12,7 +12,7 @@ import pytest
 
 from trtspec import manifest as manifests
 from trtspec.errors import EngineFolderError
-from trtspec.manifest import NAME, Manifest, hash_file
+from trtspec.manifest import NAME, DrafterRecord, Manifest, hash_file
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Method
 
@@ -37,6 +37,7 @@ def _manifest(directory: Path) -> Manifest:
         speculative=SpeculativeConfig(Method.NGRAM),
         artifacts={"weights": hash_file(directory / "weights")},
         tokenizer_sha256="00",
+        target_sha256="00",
         build={"argv": ["--x"]},
     )
 
@@ -61,6 +62,8 @@ def test_identity_is_of_what_decides_tokens(engine: Path) -> None:
         replace(one, speculative=SpeculativeConfig(Method.NGRAM, num_speculative_tokens=4)),
         replace(one, artifacts={"weights": manifests.Artifact(5, "11")}),
         replace(one, tokenizer_sha256="11"),
+        replace(one, target_sha256="11"),
+        replace(one, drafter=DrafterRecord("eagle", None, "nothing")),
     ):
         assert other.engine_id != one.engine_id
 
@@ -72,7 +75,9 @@ def test_identity_is_of_what_decides_tokens(engine: Path) -> None:
         (lambda document: document.update(artifacts=[]), "is damaged"),
         (lambda document: document.update(artifacts={"weights": {"bytes": 5}}), "is damaged"),
         (lambda document: document.update(speculative={"method": "x"}), "is damaged"),
-        (lambda document: document.update(format=99), "format 99 is not 2"),
+        (lambda document: document.update(drafter={"format": "eagle"}), "is damaged"),
+        (lambda document: document.update(target_sha256="11"), "was changed by hand"),
+        (lambda document: document.update(format=99), "format 99 is not 3"),
         (lambda document: document.update(dtype="bfloat16"), "was changed by hand"),
         (lambda document: document.update(max_context_tokens=128), "was changed by hand"),
     ],
@@ -81,6 +86,13 @@ def test_damage_is_told_in_one_line(engine: Path, change: Callable[[dict[str, An
     edit(engine, change)
     with pytest.raises(EngineFolderError, match=message):
         manifests.read(engine)
+
+
+def test_a_drafter_is_read_as_it_was_written(engine: Path) -> None:
+    one = replace(_manifest(engine), drafter=DrafterRecord("native", "ab", "identity"))
+    manifests.write(one, engine)
+    assert manifests.read(engine) == one and one.drafter is not None and not one.drafter.unverified
+    assert DrafterRecord("native", "ab", manifests.UNVERIFIED).unverified
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trtspec.errors import ConfigError
-from trtspec.speculative import SpeculativeConfig, from_dict, narrowed, parse
+from trtspec.speculative import EXACT, REJECTION, TYPICAL, SpeculativeConfig, from_dict, narrowed, parse
 from trtspec.types import Method
 
 BUILT = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=3)
@@ -36,6 +38,40 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ({"method": "ngram", "num_speculative_tokens": 2.0}, "must be a whole number, not 2.0"),
         ({"method": "ngram", "prompt_lookup_min": 5}, "prompt_lookup_min is 5; allowed is 1 to 4"),
         ({"method": "medusa", "model": 3}, "model must be a path, not 3"),
+        ({"method": "medusa", "dynamic_tree": True}, "method 'medusa' has no key 'dynamic_tree'"),
+        ({"method": "eagle", "typical_alpha": 0.3}, "method 'eagle' has no key 'typical_alpha'"),
+        ({"method": "ngram", "acceptance": "exact"}, "method 'ngram' has no key 'acceptance'"),
+        ({"method": "eagle", "prompt_lookup_min": 2}, "method 'eagle' has no key 'prompt_lookup_min'"),
+        ({"method": "mtp", "ngram_first": 33}, "ngram_first is 33; allowed is 0 to 32"),
+        ({"method": "mtp", "ngram_first": -1}, "ngram_first is -1; allowed is 0 to 32"),
+        ({"method": "eagle", "dynamic_tree": 1}, "dynamic_tree must be true or false, not 1"),
+        ({"method": "eagle", "max_tree_nodes": 65}, "max_tree_nodes is 65; allowed is 1 to 64"),
+        ({"method": "eagle", "tree_width": 0}, "tree_width is 0; allowed is 1 to 64"),
+        ({"method": "eagle", "min_confidence": 1.5}, "min_confidence is 1.5; allowed is 0 to 1"),
+        ({"method": "eagle", "min_confidence": math.nan}, "min_confidence is nan; allowed is 0 to 1"),
+        ({"method": "eagle", "min_confidence": "a"}, "min_confidence must be a number, not 'a'"),
+        ({"method": "eagle", "min_confidence": True}, "min_confidence must be a number, not True"),
+        ({"method": "medusa", "typical_threshold": -0.1}, "typical_threshold is -0.1; allowed is 0 to 1"),
+        ({"method": "medusa", "typical_alpha": 2}, "typical_alpha is 2.0; allowed is 0 to 1"),
+        ({"method": "medusa", "acceptance": 1}, "acceptance must be a text, not 1"),
+        ({"method": "medusa", "acceptance": "rejection"}, "is 'rejection'; method 'medusa' has exact, typical"),
+        ({"method": "draft_model", "acceptance": "typical"}, "is 'typical'; method 'draft_model' has exact, rejection"),
+        ({"method": "eagle", "acceptance": "typical"}, "acceptance is 'typical'; method 'eagle' has exact"),
+        ({"method": "draft_model", "acceptance": "rejection", "tree": [[0]]}, "is for chains, and there is a tree"),
+        ({"method": "draft_model", "acceptance": "rejection", "dynamic_tree": True}, "is for chains"),
+        ({"method": "eagle", "tree": [[0]], "dynamic_tree": True}, "tree and dynamic_tree exclude each other"),
+        ({"method": "medusa", "tree": [0, 1]}, r"tree must be a list of paths, .* not \[0, 1\]"),
+        ({"method": "medusa", "tree": [[]]}, "tree must be a list of paths"),
+        ({"method": "medusa", "tree": [[-1]]}, "tree must be a list of paths"),
+        ({"method": "medusa", "tree": [[64]]}, "tree must be a list of paths"),
+        ({"method": "medusa", "tree": [[True]]}, "tree must be a list of paths"),
+        ({"method": "medusa", "tree": [[0, 0]]}, r"tree names \[0, 0\] before its parent, or twice"),
+        ({"method": "medusa", "tree": [[0], [0]]}, r"tree names \[0\] before its parent, or twice"),
+        (
+            {"method": "medusa", "tree": [[0], [0, 0]], "num_speculative_tokens": 1},
+            r"tree has \[0, 0\], 2 deep, and num_speculative_tokens is 1; raise it",
+        ),
+        ({"method": "medusa", "tree": [[i] for i in range(64)] + [[0, 0]]}, "tree has 65 nodes; allowed is 64"),
     ],
 )
 def test_wrong_values_are_named(value: object, message: str) -> None:
@@ -67,6 +103,95 @@ def test_an_engine_is_only_narrowed() -> None:
         narrowed(BUILT, {"method": "ngram", "num_speculative_tokens": 5})
     with pytest.raises(ConfigError, match="asks for medusa and the engine was built for ngram"):
         narrowed(BUILT, {"method": "medusa"})
+
+
+TREE = ((0,), (1,), (0, 0), (0, 0, 0))
+STATIC = SpeculativeConfig(Method.EAGLE, num_speculative_tokens=4, tree=TREE)
+DYNAMIC = SpeculativeConfig(Method.EAGLE, num_speculative_tokens=4, dynamic_tree=True, max_tree_nodes=12)
+
+
+def test_depth_and_tree_change_within_what_was_built() -> None:
+    """Less depth cuts the built tree; another shape takes its place; other settings stay."""
+    assert narrowed(STATIC, {"method": "eagle", "num_speculative_tokens": 2}).tree == TREE[:3]
+    assert narrowed(STATIC, {"method": "eagle", "tree": [[0], [1], [2]]}).tree == ((0,), (1,), (2,))
+    chain = narrowed(STATIC, {"method": "eagle", "tree": [], "min_confidence": 0.25})
+    assert (chain.tree, chain.num_speculative_tokens, chain.min_confidence) == ((), 4, 0.25)
+    grown = narrowed(STATIC, {"method": "eagle", "dynamic_tree": True, "max_tree_nodes": 4})
+    assert (grown.tree, grown.dynamic_tree, grown.draft_nodes) == ((), True, 4)
+    fixed = narrowed(DYNAMIC, {"method": "eagle", "tree": [[0], [1]]})
+    assert (fixed.tree, fixed.dynamic_tree) == (((0,), (1,)), False)
+    assert narrowed(DYNAMIC, {"method": "eagle", "tree_width": 2}).max_tree_nodes == 12
+
+
+@pytest.mark.parametrize(
+    ("built", "asked", "message"),
+    [
+        (STATIC, {"tree": [[0], [1], [2], [3], [4]]}, "nodes of its tree is 5 and the engine was built for at most 4"),
+        (STATIC, {"dynamic_tree": True, "max_tree_nodes": 5}, "is 5 and the engine was built for at most 4"),
+        (DYNAMIC, {"max_tree_nodes": 13}, "is 13 and the engine was built for at most 12"),
+        (DYNAMIC, {"num_speculative_tokens": 5}, "num_speculative_tokens is 5 and the engine was built for at most 4"),
+        (STATIC, {"tree": [[0], [0, 0]], "num_speculative_tokens": 1}, "2 deep, and num_speculative_tokens is 1"),
+    ],
+)
+def test_no_tree_grows_beyond_what_was_built(built: SpeculativeConfig, asked: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        narrowed(built, {"method": built.method.value, **asked})
+
+
+def test_an_engine_that_promises_the_law_of_the_target_keeps_it() -> None:
+    """What a manifest labels as exact is never served with typical acceptance; the other way is safe."""
+    built = SpeculativeConfig(Method.MEDUSA)
+    with pytest.raises(ConfigError, match="acceptance is 'typical', which is not lossless, and the .* with 'exact'"):
+        narrowed(built, {"method": "medusa", "acceptance": "typical"})
+    loose = SpeculativeConfig(Method.MEDUSA, acceptance=TYPICAL)
+    assert narrowed(loose, {"method": "medusa", "typical_alpha": 0.2}).acceptance == TYPICAL
+    assert narrowed(loose, {"method": "medusa", "acceptance": "exact"}).acceptance == EXACT
+    small = SpeculativeConfig(Method.DRAFT_MODEL)
+    assert narrowed(small, {"method": "draft_model", "acceptance": "rejection"}).acceptance == REJECTION
+    with pytest.raises(ConfigError, match='ask for "tree": '):
+        narrowed(replace(small, tree=((0,),)), {"method": "draft_model", "acceptance": "rejection"})
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes"),
+    [
+        (SpeculativeConfig(Method.NONE), 0),
+        (SpeculativeConfig(Method.NGRAM, num_speculative_tokens=5), 5),
+        (STATIC, 4),
+        (DYNAMIC, 12),
+        (replace(DYNAMIC, max_tree_nodes=2), 4),
+        (replace(STATIC, tree=((0,), (1,)), ngram_first=3), 4),
+    ],
+)
+def test_a_draft_has_room_for_its_tree_and_for_the_chain_that_may_replace_it(
+    config: SpeculativeConfig, nodes: int
+) -> None:
+    assert config.draft_nodes == nodes
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        STATIC,
+        DYNAMIC,
+        replace(STATIC, ngram_first=2, min_confidence=0.1),
+        SpeculativeConfig(Method.MEDUSA, acceptance=TYPICAL, typical_threshold=0.2, typical_alpha=0.5, tree=TREE),
+        SpeculativeConfig(Method.DRAFT_MODEL, acceptance=REJECTION, num_speculative_tokens=3),
+        SpeculativeConfig(Method.MTP, tree=TREE),
+        SpeculativeConfig(Method.EAGLE3, dynamic_tree=True, tree_width=2),
+    ],
+)
+def test_facts_say_all_that_a_method_reads_and_are_read_again_from_json(config: SpeculativeConfig) -> None:
+    facts = json.loads(json.dumps(config.facts()))
+    assert from_dict(facts) == config
+    assert facts == config.facts()
+
+
+def test_equal_settings_have_equal_facts_however_they_are_written() -> None:
+    """A whole number stands for a fraction, and the engine's identity must not tell them apart."""
+    written = [{"method": "eagle", "min_confidence": value} for value in (0, 0.0, 0.5)]
+    facts = [json.dumps(from_dict(value).facts()) for value in written]
+    assert facts[0] == facts[1] != facts[2]
 
 
 def test_facts_hold_what_the_method_reads_and_no_path() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.law.world import reject
 from trtspec.decoding.draft import ROOT, Draft, ancestors, depths, nodes_by_depth
-from trtspec.decoding.verify import chain_rejection, walk_tree
+from trtspec.decoding.verify import typical_acceptance, walk_tree
 
 Tree = tuple[list[int], list[int]]
 
@@ -88,7 +92,7 @@ def certain(target: torch.Tensor, chain: list[int], accept: float, token: int) -
     noise = torch.zeros(1, len(chain) + 1, vocabulary, dtype=torch.float64)
     noise[..., token] = 50.0
     uniforms = torch.full((1, len(chain)), accept, dtype=torch.float64)
-    outcome = chain_rejection(Draft.chains([chain]), target.unsqueeze(0).double(), uniforms, noise)
+    outcome = reject(Draft.chains([chain]), target.unsqueeze(0).double(), uniforms, noise)
     return int(outcome.accepted[0]), outcome.emitted[0, : outcome.accepted[0] + 1].tolist()
 
 
@@ -111,6 +115,44 @@ def test_equal_laws_always_accept_and_a_count_of_zero_draws_from_the_target() ->
         torch.tensor([[0, 1], [0, 0]]), torch.tensor([[-1, 0], [-1, -1]]), torch.tensor([2, 0]), law.expand(2, 2, 3)
     )
     noise = torch.zeros(2, 3, 3, dtype=torch.float64)
-    outcome = chain_rejection(draft, law.expand(2, 3, 3), torch.full((2, 2), 0.999), noise)
+    outcome = reject(draft, law.expand(2, 3, 3), torch.full((2, 2), 0.999), noise)
     assert outcome.accepted.tolist() == [2, 0]
     assert outcome.bonus.tolist() == [0, 0]
+
+
+def typical_path(tree: Tree, likelihood: list[float], entropy: list[float]) -> list[int]:
+    """The longest path of likely nodes, of equally long ones the likeliest, of equally likely ones the first."""
+    tokens, parents = tree
+    paths: list[list[int]] = []
+    best: tuple[int, float, list[int]] = (0, 1.0, [])
+    for node in range(len(tokens)):
+        above = [] if parents[node] == ROOT else paths[parents[node]]
+        likely = likelihood[node] > min(0.09, 0.3 * math.exp(-entropy[node]))
+        able = likely and (parents[node] == ROOT or bool(above))
+        paths.append([*above, node] if able else [])
+        chance = math.prod(likelihood[step] for step in paths[node])
+        if len(paths[node]) > best[0] or (len(paths[node]) == best[0] > 0 and chance > best[1] * (1 + 1e-9)):
+            best = (len(paths[node]), chance, paths[node])
+    return best[2]
+
+
+@given(st.lists(trees(), min_size=1, max_size=4).filter(lambda rows: any(tokens for tokens, _ in rows)), st.data())
+def test_typical_acceptance_keeps_the_longest_path_of_likely_nodes(rows: list[Tree], data: st.DataObject) -> None:
+    draft = Draft.trees(rows)
+    values = st.sampled_from([0.0, 0.005, 0.02, 0.0899, 0.0901, 0.3, 0.7])
+    sizes = st.lists(values, min_size=draft.width, max_size=draft.width)
+    likelihood = [data.draw(sizes) for _ in rows]
+    entropy = [[data.draw(st.sampled_from([0.1, 1.0, 2.5, 5.0])) for _ in range(draft.width)] for _ in rows]
+    path = typical_acceptance(draft, torch.tensor(likelihood).double(), torch.tensor(entropy).double(), 0.09, 0.3)
+    for i, tree in enumerate(rows):
+        expected = typical_path(tree, likelihood[i], entropy[i])
+        assert path[i].tolist() == expected + [-1] * (draft.width - len(expected))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "entropy", "kept"), [(0.08, 2.0, 1), (0.08, 1.0, 0), (0.1, 0.0, 1), (0.09, 0, 0)]
+)
+def test_typical_is_what_beats_the_lower_of_both_thresholds(likelihood: float, entropy: float, kept: int) -> None:
+    """0.3 exp(-2) = 0.041, 0.3 exp(-1) = 0.11 and 0.3: the threshold of 0.09 rules the latter two."""
+    path = typical_acceptance(Draft.chains([[5]]), torch.tensor([[likelihood]]), torch.tensor([[entropy]]), 0.09, 0.3)
+    assert (path >= 0).sum() == kept

@@ -26,7 +26,7 @@ from trtspec.manifest import NAME as MANIFEST
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method
+from trtspec.types import Method, OutputLaw
 
 _EXAMPLES = """\
 examples:
@@ -144,6 +144,9 @@ def _end(builder: subprocess.Popen[bytes]) -> None:
 def announce(address: str, model: ServedModel) -> None:
     """The one line that says that requests are answered."""
     info = model.info
+    if info.output_law is not OutputLaw.EXACT:
+        law = info.output_law.value
+        print(f"output law {law}: sampled text is not that of the model alone; this is not lossless", file=sys.stderr)
     print(f"SERVING {address} model={info.model} method={info.method.value} engine={info.engine_id[:12]}", flush=True)
 
 

@@ -35,6 +35,7 @@ def event(response: pb.GenerateResponse) -> Event | None:
                 method=_known(Method, spec.SpeculationMethod, "SPECULATION_METHOD_", message.speculation.method),
                 max_draft_tokens=message.speculation.max_draft_tokens,
                 reason=message.speculation.reason,
+                unverified_target=message.speculation.unverified_target,
                 prompt_tokens=message.prompt_token_count,
             )
         case "chunk":

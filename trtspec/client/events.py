@@ -27,6 +27,8 @@ class Accepted:
     max_draft_tokens: int
     reason: str
     """Why speculation differs from what was asked for."""
+    unverified_target: bool
+    """The engine's drafter was loaded although nothing shows that it was made for this target."""
     prompt_tokens: int
 
 

@@ -58,8 +58,7 @@ def rejection(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> O
     TARGET, all independent. A position behind a rejected one is drawn again with the same noise later on, which is
     fresh all the same: nothing that was emitted depends on it.
     """
-    certain = draft.certain.tolist() if draft.certain is not None else [draft.probs is None] * draft.rows
-    drawn = [taken and not sure for taken, sure in zip(_sampled(plan, draft), certain, strict=True)]
+    drawn = [taken and not sure for taken, sure in zip(_sampled(plan, draft), draft.rows_certain.tolist(), strict=True)]
     return _divided(drawn, _reject, PassRows(plan, draft, logits), editor)
 
 

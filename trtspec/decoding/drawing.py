@@ -13,13 +13,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from trtspec.decoding.rng import Lane
-from trtspec.decoding.sampling import ChoiceRows, choose, take, token_law
+from trtspec.decoding.sampling import ChoiceRows, choose, edited, take, token_law
 
 
 class Drawn(NamedTuple):
     """The drafted tokens of S places."""
 
-    tokens: Tensor  # [S] int64, the target's ids; one of `sampling.FAULTS` where the draft must end before it
+    tokens: Tensor  # [S] int64, the target's ids; NO_TOKEN where there is none, and the draft must end
     probs: Tensor  # [S, V] float32, what each was drawn from; zero for greedy rows, whose best token is certain
 
 
@@ -29,8 +29,8 @@ def draw(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary:
     `token_ids` is [D], the target's id of each of the drafter's tokens; None where token i is id i, and tokens from
     `vocabulary` on are then padding.
     """
-    scores = _spread(logits.float(), token_ids, vocabulary)
-    rows = replace(rows, lane=Lane.DRAFT)
+    scores = edited(_spread(logits.float(), token_ids, vocabulary), rows)
+    rows = replace(rows, edits=(), lane=Lane.DRAFT)
     probs = scores.new_zeros(scores.shape)
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     if sampled:

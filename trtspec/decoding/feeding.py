@@ -6,6 +6,8 @@ run short, the last sequence in order gives its blocks back and is computed agai
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.roster import Roster
 from trtspec.decoding.sequence import Sequence
@@ -15,12 +17,13 @@ from trtspec.types import Started
 class Feeding:
     """One pass being planned."""
 
-    def __init__(self, kv_cache: KVCache, roster: Roster, budget: int) -> None:
+    def __init__(self, kv_cache: KVCache, roster: Roster, budget: int, release: Callable[[int], None]) -> None:
         self.fed: dict[int, int] = {}
         """Known tokens that take part, by sequence id, in the order of the pass's rows."""
         self._kv_cache = kv_cache
         self._roster = roster
         self._budget = budget
+        self._release = release
         self._by_order = sorted(roster.running.values(), key=lambda item: item.order)
 
     def feed(self, max_batch_size: int) -> tuple[Started, ...]:
@@ -73,7 +76,7 @@ class Feeding:
             if not victims or victims[-1].order <= sequence.order:
                 return False
             victim = victims.pop()
-            self._kv_cache.release(victim.sequence_id)
+            self._release(victim.sequence_id)
             self._roster.preempt(victim)
         return True
 

@@ -76,7 +76,7 @@ class _Chain:
 
     def __init__(self, growth: Growth, states: Tensor) -> None:
         self._growth = growth
-        self._states = states  # [B, H]: what was said after the last token of each row
+        self._states = states.clone()  # [B, H]: what was said after the last token of each row; it is written below
 
     def ask(self, module: Module, live: Tensor, fresh: bool) -> Tensor:
         tokens, depth = self._growth.tokens[live, -1:].tolist(), self._growth.tokens.shape[1]

@@ -119,9 +119,9 @@ class KVCache:
                 self._index.add(known[index], table.blocks[index])
             table.published = full
 
-    def withdraw(self, sequence_id: int) -> None:
-        """Let nobody find the blocks of a sequence any more: what they hold is in doubt."""
-        for block in self._tables[sequence_id].blocks:
+    def withdraw(self, sequence_id: int, position: int = 0) -> None:
+        """Let nobody find a sequence's blocks from a position on any more: what they hold is in doubt."""
+        for block in self._tables[sequence_id].blocks[position // self.block_tokens :]:
             self._index.forget(block)
 
     def trim(self, sequence_id: int) -> None:

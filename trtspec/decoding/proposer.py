@@ -33,6 +33,8 @@ class Needs:
     caches: bool = False
     """It keeps a cache of its own under the target's block tables, so that blocks of a sequence that never drafts are
     of no use to one that does."""
+    behind: int = 0
+    """Positions by which that cache stays behind what was told of a sequence."""
 
 
 @dataclass(frozen=True, slots=True)

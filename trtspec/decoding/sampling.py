@@ -81,7 +81,7 @@ def token_law(logits: Tensor, rows: ChoiceRows) -> Tensor:
     """What `choose` draws from, [S, V] float32; zero everywhere where it finds no token. No row may be greedy."""
     logits = logits.float()
     faulty = best_tokens(logits) == NO_TOKEN
-    probs = process(_edited(logits, rows), rows.sampling).softmax(dim=1)
+    probs = process(edited(logits, rows), rows.sampling).softmax(dim=1)
     return probs.masked_fill(faulty.unsqueeze(1), 0.0).nan_to_num(0.0)  # NaN: edits forbid every token
 
 
@@ -97,6 +97,17 @@ def take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
     )
 
 
+def edited(logits: Tensor, rows: ChoiceRows) -> Tensor:
+    """The logits after each row's edits; a copy where any row has some."""
+    if not any(rows.edits):
+        return logits
+    logits = logits.clone()
+    for index, edits in enumerate(rows.edits):
+        if edits:
+            apply(logits[index], edits)
+    return logits
+
+
 def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """Edited logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
     scores = _tempered(logits.float(), sampling)
@@ -106,24 +117,13 @@ def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
 def _choose_processed(logits: Tensor, processed: Sequence[int], rows: ChoiceRows) -> Tensor:
     """`choose` for those of the rows that need more than an arg-max."""
     logits, rows = _pick(logits, processed), take(rows, processed)
-    logits = _edited(logits, rows)
+    logits = edited(logits, rows)
     ids = rowwise.argmax(logits)
     forbidden = torch.isneginf(logits.gather(1, ids.unsqueeze(1)).squeeze(1))
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     if sampled:
         ids[sampled] = _draw(_pick(logits, sampled), take(rows, sampled))
     return torch.where(forbidden, NOTHING_ALLOWED, ids)
-
-
-def _edited(logits: Tensor, rows: ChoiceRows) -> Tensor:
-    """A copy where any row is edited."""
-    if not any(rows.edits):
-        return logits
-    logits = logits.clone()
-    for index, edits in enumerate(rows.edits):
-        if edits:
-            apply(logits[index], edits)
-    return logits
 
 
 def _tempered(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:

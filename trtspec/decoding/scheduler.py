@@ -73,7 +73,7 @@ class Scheduler:
         Known tokens come first, those of waiting sequences included; drafts get what is left.
         """
         allowed = self._allowed_nodes()
-        feeding = Feeding(self.kv_cache, self._roster, self._max_pass_tokens - sum(allowed.values()))
+        feeding = Feeding(self.kv_cache, self._roster, self._max_pass_tokens - sum(allowed.values()), self._release)
         started = feeding.feed(self._max_batch_size)
         if not feeding.fed:
             return None, started
@@ -237,5 +237,12 @@ class Scheduler:
 
     def _remove(self, sequence: Sequence) -> None:
         self._roster.remove(sequence)
-        self.kv_cache.release(sequence.sequence_id)
+        self._release(sequence.sequence_id)
         self._released.append(sequence.sequence_id)
+
+    def _release(self, sequence_id: int) -> None:
+        """Give its blocks back. What a drafter has not read of them is not there for it, so nobody may find them."""
+        unread = self._advances.pop(sequence_id, None)
+        if unread and self._needs.caches:
+            self.kv_cache.withdraw(sequence_id, max(unread.start - self._needs.behind, 0))
+        self.kv_cache.release(sequence_id)

@@ -118,7 +118,7 @@ def settle(draft: Draft, path: Tensor, bonus: Tensor) -> Outcome:
 
 def _draft_law(draft: Draft, target: Tensor) -> Tensor:
     """q of each node and a row of zeros after the last, [B, N + 1, V]."""
-    certain = torch.tensor(draft.probs is None).expand(draft.rows) if draft.certain is None else draft.certain
+    certain = draft.rows_certain
     q = torch.zeros_like(target)
     if draft.probs is not None:
         q[:, : draft.width] = draft.probs

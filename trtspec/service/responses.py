@@ -57,7 +57,7 @@ def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> 
             seed=request.seed,
             model=model.info.model,
             engine_id=model.info.engine_id,
-            speculation=_applied(request.speculation),
+            speculation=_applied(request.speculation, unverified_target=model.info.unverified_target),
             output_law=_law(model.info.output_law),
             prompt_token_count=prompt_tokens,
         )
@@ -164,9 +164,12 @@ def _reason(value: FinishReason) -> str:
     return f"FINISH_REASON_{value.name}"
 
 
-def _applied(value: AppliedSpeculation) -> spec.AppliedSpeculation:
+def _applied(value: AppliedSpeculation, *, unverified_target: bool) -> spec.AppliedSpeculation:
     return spec.AppliedSpeculation(
-        method=method_name(value.method), max_draft_tokens=value.max_draft_tokens, reason=value.reason
+        method=method_name(value.method),
+        max_draft_tokens=value.max_draft_tokens,
+        reason=value.reason,
+        unverified_target=unverified_target,
     )
 
 

@@ -50,7 +50,8 @@ class StatefulProposer:
         self._min_confidence = config.min_confidence
         self._modules = drafter.modules
         tree = not self._shape.is_chain
-        self.needs = Needs(config.draft_nodes, tree=tree, features=drafter.features, caches=True)
+        behind = len(self._modules) - 1
+        self.needs = Needs(config.draft_nodes, tree=tree, features=drafter.features, caches=True, behind=behind)
         self._roots: list[dict[int, Tensor]] = [{} for _ in self._modules]
         """By module and sequence: the state that the last known token is fed with."""
         self._ends: list[dict[int, Tensor]] = [{} for _ in self._modules]

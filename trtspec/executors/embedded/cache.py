@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.layout import PassLayout
+
+_FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_PLAIN = [SDPBackend.MATH]
 
 
 def slot_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
@@ -67,6 +72,16 @@ class PagedAttention:
         for group, mask in zip(self._layout.groups, self._masks, strict=True):
             mixed[group.queries] = _attend(query[group.queries], keys[group.context], values[group.context], mask)
         return mixed
+
+
+@contextmanager
+def attending(pool: CachePool, layout: PassLayout, heads: int) -> Iterator[PagedAttention]:
+    """The attention of one pass, with the kernels that its device and type ask for."""
+    device, dtype = pool.keys.device, pool.keys.dtype
+    # On a GPU, fused float32 kernels build products of TensorFloat-32 ones; the plain ones are IEEE throughout.
+    plain = device.type == "cuda" and dtype is torch.float32
+    with sdpa_kernel(_PLAIN if plain else _FUSED):
+        yield PagedAttention(pool, layout, heads)
 
 
 def _mask(visible: Tensor, dtype: torch.dtype) -> Tensor:

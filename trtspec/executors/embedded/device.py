@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 
 import torch
+from torch import Tensor
 
 from trtspec.errors import ConfigError
-from trtspec.executors.embedded.weights import DecoderWeights, Int8Weight, LayerWeights, Weight
+from trtspec.executors.embedded.weights import Int8Weight, Weight
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WORKING_MIB = 512
@@ -31,15 +33,29 @@ def choose_device(asked: str, runner: str) -> torch.device:
     return CUDA if asked == "cuda" or (asked == "auto" and runner == "eager" and found) else CPU
 
 
-def dense_bytes(weights: DecoderWeights[Weight], dtype: torch.dtype) -> int:
-    """Memory of all weights as plain tensors of one type."""
-    matrices: list[Weight | None] = [weights.embedding, weights.norm]
-    if weights.head is not weights.embedding:
-        matrices.append(weights.head)
-    for layer in weights.layers:
-        matrices += [getattr(layer, item.name) for item in fields(LayerWeights)]
-    tensors = [item.values if isinstance(item, Int8Weight) else item for item in matrices if item is not None]
-    return dtype.itemsize * sum(tensor.numel() for tensor in tensors)
+def dense_bytes(weights: object, dtype: torch.dtype) -> int:
+    """Memory of all weights, in dataclasses and tuples, as plain tensors of one type; shared ones count once."""
+    tensors = {id(item): item for item in _stored(weights)}
+    plain = [item.values if isinstance(item, Int8Weight) else item for item in tensors.values()]
+    return dtype.itemsize * sum(tensor.numel() for tensor in plain)
+
+
+def _stored(value: object) -> Iterator[Weight]:
+    if isinstance(value, Tensor | Int8Weight):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _stored(item)
+    elif is_dataclass(value):
+        for item in fields(value):
+            yield from _stored(getattr(value, item.name))
+
+
+def check_device(device: torch.device, weight_bytes: int, cache_bytes: int) -> None:
+    """Raises `ConfigError` where a GPU lacks the room; a CPU's memory is taken as it is used."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        check_room(weight_bytes, cache_bytes, free)
 
 
 def check_room(weight_bytes: int, cache_bytes: int, free_bytes: int) -> None:

@@ -39,9 +39,10 @@ class DrafterConfig:
     own_embedding: bool
     """False: the target's embedding is used."""
     own_head: bool
-    """False: the rows of the target's output head that belong to the drafted tokens are used."""
+    """False: the rows of the target's output head that belong to the drafted tokens are used. A whole model with tied
+    embeddings of its own has a head of its own, too: them."""
     modules: int = 1
-    """`features`: modules with weights of their own, one a depth, the last one again beyond them; `heads`: the heads."""
+    """`features`: modules with weights of their own, one a depth, the last one again beyond; `heads`: the heads."""
     normalised_inputs: bool = False
     """`features`: embedding and state pass an RMSNorm before they are fused (MTP)."""
     first_input_norm: bool = True
@@ -54,6 +55,26 @@ class DrafterConfig:
     """`fused_features`: the residual is the normalised state."""
     blocks: int = 1
     """`heads`: residual blocks of each head."""
+
+    @property
+    def caches(self) -> tuple[DecoderConfig, ...]:
+        """The layers of each module that keeps keys and values."""
+        return () if self.decoder is None else (self.decoder,) * self.modules
+
+    @property
+    def reads_states(self) -> bool:
+        """Each token is fed beside a state."""
+        return self.kind in (FEATURES, FUSED_FEATURES)
+
+    def positions(self, most: int) -> int:
+        """Longest sequence of a drafter beside a target that goes so far."""
+        return min([most, *(cache.max_position_embeddings for cache in self.caches)])
+
+    @property
+    def tied(self) -> bool:
+        """A whole model whose own embedding is its head."""
+        own = self.kind == TOKENS and self.own_embedding and self.own_head
+        return own and self.decoder is not None and self.decoder.tie_word_embeddings
 
     @classmethod
     def from_json(cls, path: Path) -> DrafterConfig:

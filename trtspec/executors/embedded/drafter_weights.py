@@ -1,18 +1,42 @@
 """The weights of an engine's drafter: their names in `drafter.safetensors`, and reading them.
 
-Names, where M counts modules and H is the target's hidden size:
+Names, where M counts modules, H is the drafter's hidden size and F what it reads of the target. Matrices may be int8
+with scales, as the target's.
 - `token_ids` [D] int64: the target's id of each drafted token, ascending; absent where all can be drafted.
-- `embedding` [V, H], `head` [D, H]: absent where the target's are used (`own_embedding`, `own_head`).
+- `embedding` [V, H]: absent where the target's is used (`own_embedding`).
+- `head` [D, H]: absent where rows of the target's are used (`own_head`), or of the drafter's own embedding (`tied`).
 - `tokens`: as in the target's `weights.safetensors`, with every layer and `norm`.
 - `features`: `modules.M.fuse` [H, 2 H] (embedding first), `modules.M.fuse_bias` [H] or absent,
-  `modules.M.token_norm` and `.state_norm` [H] where inputs are normalised, `modules.M.layers.N.*` with the parts of
-  the target's layers (`input_norm` of layer 0 absent without `first_input_norm`), `modules.M.norm` [H] with `final_norm`.
-- `fused_features`: `modules.0.fuse` [H, F], `modules.0.layers.0.*` where `qkv` reads [2 H] (embedding first),
-  `input_norm` is the embedding's and `state_norm` the state's; `modules.0.norm`.
+  `modules.M.token_norm` and `.state_norm` [H] with `normalised_inputs`, `modules.M.layers.N.*` with the parts of the
+  target's layers (`input_norm` of layer 0 absent without `first_input_norm`), `modules.M.norm` [H] with `final_norm`.
+- `fused_features`: `modules.0.fuse` [H, F], `modules.0.layers.N.*` where `qkv` of layer 0 reads [2 H] (embedding
+  first), its `input_norm` is the embedding's, and `modules.0.layers.0.state_norm` [H] the state's; `modules.0.norm`.
 - `heads`: `heads.K.blocks.B.weight` [H, H] and `.bias` [H]; `heads.K.head` [D, H] with `own_head`.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic
+
+from torch import Tensor
+
+from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS, DrafterConfig
+from trtspec.executors.embedded.weights import (
+    EMBEDDING,
+    HEAD,
+    NORM,
+    DecoderWeights,
+    LayerWeights,
+    StoredTensors,
+    W,
+    Weight,
+    Widening,
+    picked_rows,
+    read_tensors,
+)
 
 NAME = "drafter.safetensors"
 TOKEN_IDS = "token_ids"
@@ -29,3 +53,137 @@ def block_name(head: int, block: int, part: str) -> str:
 
 def head_name(head: int) -> str:
     return f"heads.{head}.head"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWeights(Generic[W]):
+    """Layers with what leads into them. A part that the kind of drafter lacks is None."""
+
+    token_norm: Tensor | None  # [H]
+    state_norm: Tensor | None  # [H]
+    fuse: W | None  # [H, 2 H]; without it, the first layer's attention reads token and state side by side
+    fuse_bias: Tensor | None  # [H]
+    layers: tuple[LayerWeights[W], ...]
+    norm: Tensor | None  # [H]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkWeights(Generic[W]):
+    """A drafter that reads tokens."""
+
+    token_ids: Tensor | None  # [D] int64
+    embedding: W  # [V, H]
+    head: W  # [D, H]; without `token_ids` it may be longer
+    fusion: W | None  # [H, F]: from the target's features to a state, where that is not the same
+    modules: tuple[ModuleWeights[W], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWeights(Generic[W]):
+    """A residual block of a head."""
+
+    weight: W  # [H, H]
+    bias: Tensor  # [H]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsWeights(Generic[W]):
+    """Heads on the target's last hidden state."""
+
+    token_ids: Tensor | None  # [D] int64
+    blocks: tuple[tuple[BlockWeights[W], ...], ...]  # of each head
+    outputs: tuple[W, ...]  # [D, H] each: one a head, or one for all; without `token_ids` they may be longer
+
+
+DrafterWeights = NetworkWeights[Weight] | HeadsWeights[Weight]
+
+
+def load_drafter(directory: Path, config: DrafterConfig, target: DecoderWeights[Weight]) -> DrafterWeights:
+    """Map all tensors, and the target's where the drafter uses those."""
+    read = _heads if config.kind == HEADS else _network
+    return read_tensors(directory / NAME, lambda stored: read(stored, config, target))
+
+
+def dense_network(weights: NetworkWeights[Weight], widening: Widening) -> NetworkWeights[Tensor]:
+    """The same weights as plain tensors."""
+    return NetworkWeights(
+        token_ids=weights.token_ids,
+        embedding=widening.matrix(weights.embedding),
+        head=widening.matrix(weights.head),
+        fusion=widening.matrix_if(weights.fusion),
+        modules=tuple(
+            ModuleWeights(
+                token_norm=widening.vector_if(module.token_norm),
+                state_norm=widening.vector_if(module.state_norm),
+                fuse=widening.matrix_if(module.fuse),
+                fuse_bias=widening.vector_if(module.fuse_bias),
+                layers=tuple(widening.layer(item) for item in module.layers),
+                norm=widening.vector_if(module.norm),
+            )
+            for module in weights.modules
+        ),
+    )
+
+
+def dense_heads(weights: HeadsWeights[Weight], widening: Widening) -> HeadsWeights[Tensor]:
+    """The same weights as plain tensors."""
+    return HeadsWeights(
+        token_ids=weights.token_ids,
+        blocks=tuple(
+            tuple(BlockWeights(widening.matrix(block.weight), widening.vector(block.bias)) for block in blocks)
+            for blocks in weights.blocks
+        ),
+        outputs=tuple(widening.matrix(item) for item in weights.outputs),
+    )
+
+
+def _network(stored: StoredTensors, config: DrafterConfig, target: DecoderWeights[Weight]) -> NetworkWeights[Weight]:
+    token_ids = stored.optional(TOKEN_IDS)
+    embedding = stored.matrix(EMBEDDING) if config.own_embedding else target.embedding
+    if config.own_head and not config.tied:
+        head = stored.matrix(HEAD)
+    else:
+        head = _rows(embedding if config.tied else target.head, token_ids)
+    return NetworkWeights(
+        token_ids=token_ids,
+        embedding=embedding,
+        head=head,
+        fusion=stored.matrix(module_name(0, "fuse")) if config.kind == FUSED_FEATURES else None,
+        modules=tuple(_module(stored, config, decoder, index) for index, decoder in enumerate(config.caches)),
+    )
+
+
+def _module(stored: StoredTensors, config: DrafterConfig, decoder: DecoderConfig, index: int) -> ModuleWeights[Weight]:
+    fused = config.kind == FUSED_FEATURES
+    prefix = "" if config.kind == TOKENS else module_name(index, "")
+    token_norm, state_norm = ("layers.0.input_norm", "layers.0.state_norm") if fused else ("token_norm", "state_norm")
+    return ModuleWeights(
+        token_norm=stored.tensor_if(fused or config.normalised_inputs, prefix + token_norm),
+        state_norm=stored.tensor_if(fused or config.normalised_inputs, prefix + state_norm),
+        fuse=stored.matrix(prefix + "fuse") if config.kind == FEATURES else None,
+        fuse_bias=stored.optional(prefix + "fuse_bias"),
+        layers=stored.layers(decoder, prefix, first_norm=config.first_input_norm and not fused),
+        norm=stored.tensor_if(config.final_norm, prefix + NORM),
+    )
+
+
+def _heads(stored: StoredTensors, config: DrafterConfig, target: DecoderWeights[Weight]) -> HeadsWeights[Weight]:
+    token_ids = stored.optional(TOKEN_IDS)
+    heads = range(config.modules)
+    if config.own_head:
+        outputs = tuple(stored.matrix(head_name(head)) for head in heads)
+    else:
+        outputs = (_rows(target.head, token_ids),)
+    return HeadsWeights(token_ids, tuple(_blocks(stored, config, head) for head in heads), outputs)
+
+
+def _blocks(stored: StoredTensors, config: DrafterConfig, head: int) -> tuple[BlockWeights[Weight], ...]:
+    return tuple(
+        BlockWeights(stored.matrix(block_name(head, block, "weight")), stored.tensor(block_name(head, block, "bias")))
+        for block in range(config.blocks)
+    )
+
+
+def _rows(matrix: Weight, token_ids: Tensor | None) -> Weight:
+    """The output rows of the drafted tokens."""
+    return matrix if token_ids is None else picked_rows(matrix, token_ids)

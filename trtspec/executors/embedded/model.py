@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -33,38 +33,32 @@ class Hidden(NamedTuple):
     features: Tensor | None  # [T, F], those that were asked for side by side
 
 
-class Decoder:
-    """Pre-norm decoder: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
+class Layers:
+    """Pre-norm decoder layers: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
 
     Biases of the attention's inputs (Qwen2) and norms of its heads (Qwen3) are there where the weights hold them.
     """
 
-    def __init__(
-        self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int, features: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, config: DecoderConfig, weights: Sequence[LayerWeights[Tensor]], positions: int) -> None:
         self.config = config
-        self.weights = weights
-        self._features = features
-        self._rotary = RotaryTable(config, positions, weights.norm.dtype, weights.norm.device)
+        self._weights = weights
+        some = weights[0].post_norm
+        self._rotary = RotaryTable(config, positions, some.dtype, some.device)
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Hidden:
-        """The states of T tokens at the given positions."""
+    def run(self, x: Tensor, positions: Tensor, attention: Attention, read: Tensor | None = None) -> Iterator[Tensor]:
+        """What goes into each layer, from x [T, H] on, and what comes out of the last one.
+
+        `read` [T, R] is what the first layer's attention reads, where that is not x.
+        """
         rotation = self._rotary.at(positions)
-        states: dict[int, Tensor] = {}
-        x = embedding(token_ids, self.weights.embedding)
-        for index, layer in enumerate(self.weights.layers):
-            states[index] = x
-            x = x + self._attend(index, layer, self._norm(x, layer.input_norm), rotation, attention)
-            x = x + _feed_forward(layer, self._norm(x, layer.post_norm))
-        states[LAST_HIDDEN] = self._norm(x, self.weights.norm)
-        features = torch.cat([states[index] for index in self._features], dim=1) if self._features else None
-        return Hidden(states[LAST_HIDDEN], features)
+        for index, layer in enumerate(self._weights):
+            yield x
+            normalised = self.norm(x, layer.input_norm) if index or read is None else read
+            x = x + self._attend(index, layer, normalised, rotation, attention)
+            x = x + _feed_forward(layer, self.norm(x, layer.post_norm))
+        yield x
 
-    def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
-        """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
-        return product(hidden, self.weights.head[:vocabulary_size])
-
-    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+    def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
         """RMSNorm over the last dimension; a norm that the model lacks changes nothing."""
         return x if weight is None else rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
@@ -74,9 +68,36 @@ class Decoder:
         config = self.config
         heads = product(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, config.head_dim)
         query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
+        query, key = self.norm(query, layer.query_norm), self.norm(key, layer.key_norm)
         mixed = attention(index, rotate(query, rotation), rotate(key, rotation), value)
         return product(mixed.flatten(1), layer.output)
+
+
+class Decoder:
+    """The target: its embedding, layers and head."""
+
+    def __init__(
+        self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int, features: Sequence[int] = ()
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self._features = features
+        self._layers = Layers(config, weights.layers, positions)
+
+    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Hidden:
+        """The states of T tokens at the given positions."""
+        states: dict[int, Tensor] = {}
+        tokens = embedding(token_ids, self.weights.embedding)
+        for index, x in enumerate(self._layers.run(tokens, positions, attention)):
+            if index in self._features:
+                states[index] = x
+        states[LAST_HIDDEN] = self._layers.norm(x, self.weights.norm)
+        features = torch.cat([states[index] for index in self._features], dim=1) if self._features else None
+        return Hidden(states[LAST_HIDDEN], features)
+
+    def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
+        """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
+        return product(hidden, self.weights.head[:vocabulary_size])
 
 
 def _feed_forward(layer: LayerWeights[Tensor], x: Tensor) -> Tensor:

@@ -10,19 +10,23 @@ from pathlib import Path
 import torch
 
 from trtspec.config import EngineOptions
+from trtspec.decoding.acceptance import law, rule
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
-from trtspec.decoding.proposer import PROPOSERS, Needs
+from trtspec.decoding.proposer import make_proposer
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.device import choose_device
-from trtspec.executors.embedded.runners import Shape, runner_kind
+from trtspec.executors.embedded.device import check_device, choose_device, dense_bytes
+from trtspec.executors.embedded.drafter_config import NAME as DRAFTER_NAME
+from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.drafter_weights import load_drafter
+from trtspec.executors.embedded.runners import Shape, StoredDrafter, runner_kind
 from trtspec.executors.embedded.weights import DTYPES, load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
-from trtspec.speculative import SpeculativeConfig, narrowed
-from trtspec.types import EngineInfo, Failed, Limits, OutputLaw, Request
+from trtspec.speculative import SpeculativeConfig, known_keys, narrowed
+from trtspec.types import EngineInfo, Failed, Limits, Request
 
 _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 """A repetition, so that lookup drafts something too, whose prefix nobody else finds."""
@@ -39,10 +43,12 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     device = choose_device(options.device, manifest.runner)
     config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
-    proposer = PROPOSERS[speculative.method](speculative)
+    drafts = "model" in known_keys(speculative.method)
+    drafter = DrafterConfig.from_json(directory / DRAFTER_NAME) if drafts else None
     block_tokens = kind.block_tokens(options.kv_block_tokens)
-    position_bytes = kind.slot_bytes(config, dtype)
-    limits = _limits(manifest, options, speculative, proposer.needs, block_tokens, position_bytes)
+    caches = [config, *(drafter.caches if drafter else ())]
+    position_bytes = sum(kind.slot_bytes(cache, dtype) for cache in caches)
+    limits = _limits(manifest, options, speculative, block_tokens, position_bytes)
     blocks = limits.kv_cache_tokens // block_tokens
     shape = Shape(
         config=config,
@@ -53,12 +59,16 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
         block_tokens=block_tokens,
         blocks=blocks,
         threads=threads,
-        features=proposer.needs.features,
+        features=drafter.features if drafter else (),
         graphs=options.cuda_graphs and device.type == "cuda",
     )
-    runner = kind.create(shape, load_weights(directory, config))
+    weights = load_weights(directory, config)
+    stored = StoredDrafter(drafter, load_drafter(directory, drafter, weights)) if drafter else None
+    check_device(device, dense_bytes((weights, stored), dtype), limits.kv_cache_tokens * position_bytes)
+    networks = kind.create(shape, weights, stored)
+    proposer = make_proposer(speculative, networks.drafter)
     kv_cache = KVCache(blocks, block_tokens, prefix_sharing=options.prefix_sharing)
-    engine = Engine(runner, proposer, kv_cache, limits)
+    engine = Engine(networks.runner, proposer, kv_cache, limits, rule(speculative))
     _warm_up(directory, engine, limits)
     return OpenedEngine(engine, _info(manifest, speculative, limits))
 
@@ -67,14 +77,13 @@ def _limits(
     manifest: Manifest,
     options: EngineOptions,
     speculative: SpeculativeConfig,
-    needs: Needs,
     block: int,
     position_bytes: int,
 ) -> Limits:
     """The pool holds what the memory does, in whole blocks; without prefixes to keep, at most what can be in use."""
     blocks = options.kv_cache_mib * 2**20 // (position_bytes * block)
     if not options.prefix_sharing:
-        longest = manifest.max_context_tokens + needs.max_nodes
+        longest = manifest.max_context_tokens + speculative.draft_nodes
         blocks = min(blocks, options.max_batch_size * -(-longest // block))
     if blocks < 1:
         raise ConfigError(
@@ -85,7 +94,7 @@ def _limits(
         max_context_tokens=min(manifest.max_context_tokens, blocks * block),
         max_batch_size=options.max_batch_size,
         max_draft_tokens=speculative.draft_tokens,
-        max_tree_nodes=needs.max_nodes,
+        max_tree_nodes=speculative.draft_nodes,
         max_pass_tokens=max(options.max_pass_tokens, options.max_batch_size),
         kv_cache_tokens=blocks * block,
         vocabulary_size=manifest.vocabulary_size,
@@ -116,6 +125,7 @@ def _info(manifest: Manifest, speculative: SpeculativeConfig, limits: Limits) ->
         dtype=manifest.dtype,
         quantization=manifest.quantization,
         limits=limits,
-        output_law=OutputLaw.EXACT,
+        output_law=law(speculative),
         default_draft_tokens=speculative.draft_tokens,
+        unverified_target=manifest.drafter is not None and manifest.drafter.unverified,
     )

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import Pass, TargetOutput
-from trtspec.executors.embedded.cache import CachePool, PagedAttention
+from trtspec.executors.embedded.cache import CachePool, attending
 from trtspec.executors.embedded.layout import PassLayout, lay_out, row_parts
 from trtspec.executors.embedded.model import Decoder
 from trtspec.executors.embedded.padded import Paging, Recorder, Recordings
-
-_FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-_PLAIN = [SDPBackend.MATH]
 
 
 class EagerRunner:
@@ -32,11 +28,8 @@ class EagerRunner:
         self._pool = pool
         self._block_tokens = block_tokens
         self._vocabulary_size = vocabulary_size
-        device, dtype = pool.keys.device, pool.keys.dtype
-        # On a GPU, fused float32 kernels build products of TensorFloat-32 ones; the plain ones are IEEE throughout.
-        self._kernels = _PLAIN if device.type == "cuda" and dtype is torch.float32 else _FUSED
         paging = Paging(block_tokens, pool.scratch)
-        self._recordings = None if record is None else Recordings(self._run, record, paging, device)
+        self._recordings = None if record is None else Recordings(self._run, record, paging, pool.keys.device)
 
     @torch.inference_mode()
     def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
@@ -48,7 +41,6 @@ class EagerRunner:
         return self._run(lay_out(parts, self._block_tokens, self._pool.keys.device))
 
     def _run(self, layout: PassLayout) -> TargetOutput:
-        with sdpa_kernel(self._kernels):
-            attention = PagedAttention(self._pool, layout, self._model.config.num_heads)
+        with attending(self._pool, layout, self._model.config.num_heads) as attention:
             hidden = self._model.hidden(layout.token_ids, layout.positions, attention)
         return TargetOutput(self._model.logits(hidden.last[layout.scored], self._vocabulary_size), hidden.features)

@@ -8,15 +8,19 @@ from typing import Protocol
 
 import torch
 
+from trtspec.decoding.drafting import Drafter
 from trtspec.decoding.plan import Runner
 from trtspec.errors import ConfigError
 from trtspec.executors.embedded.cache import CachePool, slot_bytes
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.device import check_room, dense_bytes
+from trtspec.executors.embedded.drafter import EagerHeads, EagerNetwork
+from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.drafter_model import DrafterModel, HeadsModel
+from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, dense_heads, dense_network
 from trtspec.executors.embedded.graphs import CudaGraphs
 from trtspec.executors.embedded.model import Decoder
 from trtspec.executors.embedded.runner import EagerRunner
-from trtspec.executors.embedded.weights import DecoderWeights, Weight, dense
+from trtspec.executors.embedded.weights import DecoderWeights, Weight, Widening
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +42,36 @@ class Shape:
     """Passes of few tokens are replayed as CUDA graphs."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredDrafter:
+    """A drafter as an engine folder holds it."""
+
+    config: DrafterConfig
+    weights: DrafterWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """All that computes with weights."""
+
+    runner: Runner
+    drafter: Drafter
+
+
 class RunnerKind(Protocol):
-    """One way to run a decoder."""
+    """One way to run a decoder and its drafter."""
 
     def block_tokens(self, asked: int) -> int:
         """Positions in a block of the cache, where 0 asks for nothing. Raises `ConfigError`."""
         ...
 
     def slot_bytes(self, config: DecoderConfig, dtype: torch.dtype) -> int:
-        """Memory of one position in the cache."""
+        """Memory of one position in the cache of some layers."""
         ...
 
-    def create(self, shape: Shape, weights: DecoderWeights[Weight]) -> Runner: ...
+    def create(
+        self, shape: Shape, weights: DecoderWeights[Weight], drafter: StoredDrafter | None = None
+    ) -> Networks: ...
 
 
 class Eager:
@@ -61,23 +83,42 @@ class Eager:
     def slot_bytes(self, config: DecoderConfig, dtype: torch.dtype) -> int:
         return slot_bytes(config, dtype)
 
-    def create(self, shape: Shape, weights: DecoderWeights[Weight]) -> Runner:
-        slots = shape.blocks * shape.block_tokens
+    def create(self, shape: Shape, weights: DecoderWeights[Weight], drafter: StoredDrafter | None = None) -> Networks:
         if shape.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(shape.device)
-            check_room(dense_bytes(weights, shape.dtype), slots * slot_bytes(shape.config, shape.dtype), free)
             torch.set_float32_matmul_precision("highest")  # no TensorFloat-32: float32 engines promise equal text
-        model = Decoder(shape.config, dense(weights, shape.dtype, shape.device), shape.positions, shape.features)
-        pool = CachePool(shape.config, slots, shape.dtype, shape.device)
+        widening = Widening(shape.dtype, shape.device)
+        model = Decoder(shape.config, widening.decoder(weights), shape.positions, shape.features)
         record = CudaGraphs() if shape.graphs else None
-        return EagerRunner(model, pool, shape.block_tokens, shape.vocabulary_size, record)
+        runner = EagerRunner(model, _pool(shape, shape.config), shape.block_tokens, shape.vocabulary_size, record)
+        return Networks(runner, _eager_drafter(shape, drafter, widening) if drafter else Drafter())
+
+
+def _eager_drafter(shape: Shape, drafter: StoredDrafter, widening: Widening) -> Drafter:
+    config, weights = drafter.config, drafter.weights
+    token_ids = None if weights.token_ids is None else weights.token_ids.to(shape.device)
+    if isinstance(weights, HeadsWeights):
+        heads = EagerHeads(HeadsModel(config, dense_heads(weights, widening)), shape.dtype, token_ids)
+        return Drafter(heads=heads, features=config.features)
+    plain = dense_network(weights, widening)
+    positions = config.positions(shape.positions)
+    models = [DrafterModel(config, plain, index, positions) for index in range(config.modules)]
+    pools = [_pool(shape, cache) for cache in config.caches]
+    modules = tuple(
+        EagerNetwork(model, pool, shape.block_tokens, positions, token_ids)
+        for model, pool in zip(models, pools, strict=True)
+    )
+    return Drafter(modules, features=config.features)
+
+
+def _pool(shape: Shape, config: DecoderConfig) -> CachePool:
+    return CachePool(config, shape.blocks * shape.block_tokens, shape.dtype, shape.device)
 
 
 class OpenVino:
     """Compiled for the CPU at hand."""
 
     def block_tokens(self, asked: int) -> int:
-        from trtspec.executors.embedded.openvino.runner import BLOCK_TOKENS
+        from trtspec.executors.embedded.openvino.compiled import BLOCK_TOKENS
 
         if asked not in (0, BLOCK_TOKENS):
             raise ConfigError(
@@ -87,14 +128,16 @@ class OpenVino:
         return BLOCK_TOKENS
 
     def slot_bytes(self, config: DecoderConfig, dtype: torch.dtype) -> int:
-        from trtspec.executors.embedded.openvino.runner import computes_in
+        from trtspec.executors.embedded.openvino.compiled import computes_in
 
         return slot_bytes(config, computes_in(dtype))
 
-    def create(self, shape: Shape, weights: DecoderWeights[Weight]) -> Runner:
+    def create(self, shape: Shape, weights: DecoderWeights[Weight], drafter: StoredDrafter | None = None) -> Networks:
+        from trtspec.executors.embedded.openvino.compiled import Settings
+        from trtspec.executors.embedded.openvino.drafter import openvino_drafter
         from trtspec.executors.embedded.openvino.runner import OpenVinoRunner
 
-        return OpenVinoRunner(
+        runner = OpenVinoRunner(
             shape.config,
             weights,
             positions=shape.positions,
@@ -104,6 +147,10 @@ class OpenVino:
             threads=shape.threads,
             features=shape.features,
         )
+        if drafter is None:
+            return Networks(runner, Drafter())
+        settings = Settings(shape.dtype, shape.blocks, shape.threads)
+        return Networks(runner, openvino_drafter(drafter.config, drafter.weights, shape.positions, settings))
 
 
 RUNNERS: Mapping[str, RunnerKind] = {"eager": Eager(), "openvino": OpenVino()}

@@ -25,8 +25,6 @@ EMBEDDING, NORM, HEAD = "embedding", "norm", "head"
 SCALES = ".scales"
 """Ends the name of an int8 matrix's scales."""
 
-TensorReader = Callable[[str], Tensor]
-
 
 @dataclass(frozen=True, slots=True)
 class Int8Weight:
@@ -43,13 +41,14 @@ class Int8Weight:
 Weight = Tensor | Int8Weight
 """A stored matrix, [out, in]."""
 W = TypeVar("W", bound=Weight, covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[W]):
     """One decoder layer. A part that the model lacks is None."""
 
-    input_norm: Tensor  # [H]
+    input_norm: Tensor | None  # [H]
     qkv: W  # [(heads + 2 kv_heads) * head_dim, H]
     qkv_bias: Tensor | None  # [(heads + 2 kv_heads) * head_dim]
     query_norm: Tensor | None  # [head_dim]
@@ -77,43 +76,112 @@ def layer_name(index: int, part: str) -> str:
 
 def load_weights(directory: Path, config: DecoderConfig) -> DecoderWeights[Weight]:
     """Map all tensors. The builder checked names and shapes; what differs now is damage."""
-    path = directory / NAME
+    return read_tensors(directory / NAME, lambda stored: _decoder(stored, config))
+
+
+def read_tensors(path: Path, read: Callable[[StoredTensors], T]) -> T:
+    """What `read` makes of a file's tensors; raises `EngineFolderError` where that fails."""
     try:
         with safe_open(path, framework="pt") as file:
-            return _read(file.get_tensor, frozenset(file.keys()), config)
+            return read(StoredTensors(file.get_tensor, frozenset(file.keys())))
     except Exception as error:  # safetensors raises its own type for a damaged file and a missing tensor alike
         raise EngineFolderError(f"{path} cannot be read ({error}); build the engine again") from error
 
 
-def dense(weights: DecoderWeights[Weight], dtype: torch.dtype, device: torch.device) -> DecoderWeights[Tensor]:
-    """The same weights as plain tensors of one type on a device."""
+class StoredTensors:
+    """The tensors of a file, by name."""
 
-    def matrix(stored: Weight) -> Tensor:
-        return (stored.dense(dtype) if isinstance(stored, Int8Weight) else stored).to(device, dtype)
+    def __init__(self, tensor: Callable[[str], Tensor], names: frozenset[str]) -> None:
+        self.tensor = tensor
+        self._names = names
 
-    def vector(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(device, dtype)
+    def tensor_if(self, wanted: bool, name: str) -> Tensor | None:
+        """A part that the model may lack."""
+        return self.tensor(name) if wanted else None
 
-    def layer(item: LayerWeights[Weight]) -> LayerWeights[Tensor]:
+    def optional(self, name: str) -> Tensor | None:
+        """A part that is there or not."""
+        return self.tensor_if(name in self._names, name)
+
+    def matrix(self, name: str) -> Weight:
+        """A matrix in the form in which it is stored."""
+        if name + SCALES in self._names:
+            return Int8Weight(self.tensor(name), self.tensor(name + SCALES))
+        return self.tensor(name)
+
+    def layers(
+        self, config: DecoderConfig, prefix: str = "", *, first_norm: bool = True
+    ) -> tuple[LayerWeights[Weight], ...]:
+        """All layers of a decoder; the first one's input norm may be missing."""
+        return tuple(self._layer(config, prefix, index, first_norm or index > 0) for index in range(config.num_layers))
+
+    def _layer(self, config: DecoderConfig, prefix: str, index: int, input_norm: bool) -> LayerWeights[Weight]:
+        def name(part: str) -> str:
+            return prefix + layer_name(index, part)
+
         return LayerWeights(
-            input_norm=item.input_norm.to(device, dtype),
-            qkv=matrix(item.qkv),
-            qkv_bias=vector(item.qkv_bias),
-            query_norm=vector(item.query_norm),
-            key_norm=vector(item.key_norm),
-            output=matrix(item.output),
-            post_norm=item.post_norm.to(device, dtype),
-            gate_up=matrix(item.gate_up),
-            down=matrix(item.down),
+            input_norm=self.tensor_if(input_norm, name("input_norm")),
+            qkv=self.matrix(name("qkv")),
+            qkv_bias=self.tensor_if(config.qkv_bias, name("qkv_bias")),
+            query_norm=self.tensor_if(config.qk_norm, name("query_norm")),
+            key_norm=self.tensor_if(config.qk_norm, name("key_norm")),
+            output=self.matrix(name("output")),
+            post_norm=self.tensor(name("post_norm")),
+            gate_up=self.matrix(name("gate_up")),
+            down=self.matrix(name("down")),
         )
 
-    embedding = matrix(weights.embedding)
-    return DecoderWeights(
-        embedding=embedding,
-        layers=tuple(layer(item) for item in weights.layers),
-        norm=weights.norm.to(device, dtype),
-        head=embedding if weights.head is weights.embedding else matrix(weights.head),
-    )
+
+def dense(weights: DecoderWeights[Weight], dtype: torch.dtype, device: torch.device) -> DecoderWeights[Tensor]:
+    """The same weights as plain tensors of one type on a device."""
+    return Widening(dtype, device).decoder(weights)
+
+
+class Widening:
+    """Makes plain tensors of one type on a device; of a matrix that several read, one."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._made: dict[int, tuple[Weight, Tensor]] = {}  # with what was stored, so that no other takes its id
+
+    def decoder(self, weights: DecoderWeights[Weight]) -> DecoderWeights[Tensor]:
+        return DecoderWeights(
+            embedding=self.matrix(weights.embedding),
+            layers=tuple(self.layer(item) for item in weights.layers),
+            norm=self.vector(weights.norm),
+            head=self.matrix(weights.head),
+        )
+
+    def layer(self, item: LayerWeights[Weight]) -> LayerWeights[Tensor]:
+        return LayerWeights(
+            input_norm=self.vector_if(item.input_norm),
+            qkv=self.matrix(item.qkv),
+            qkv_bias=self.vector_if(item.qkv_bias),
+            query_norm=self.vector_if(item.query_norm),
+            key_norm=self.vector_if(item.key_norm),
+            output=self.matrix(item.output),
+            post_norm=self.vector(item.post_norm),
+            gate_up=self.matrix(item.gate_up),
+            down=self.matrix(item.down),
+        )
+
+    def matrix(self, stored: Weight) -> Tensor:
+        if id(stored) not in self._made:
+            plain = stored.dense(self._dtype) if isinstance(stored, Int8Weight) else stored
+            self._made[id(stored)] = stored, plain.to(self._device, self._dtype)
+        return self._made[id(stored)][1]
+
+    def matrix_if(self, stored: Weight | None) -> Tensor | None:
+        """A part that the model may lack."""
+        return None if stored is None else self.matrix(stored)
+
+    def vector(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, self._dtype)
+
+    def vector_if(self, tensor: Tensor | None) -> Tensor | None:
+        """A part that the model may lack."""
+        return None if tensor is None else self.vector(tensor)
 
 
 def first_rows(stored: Weight, count: int) -> Weight:
@@ -123,30 +191,18 @@ def first_rows(stored: Weight, count: int) -> Weight:
     return stored[:count]
 
 
-def _read(tensor: TensorReader, names: frozenset[str], config: DecoderConfig) -> DecoderWeights[Weight]:
-    def matrix(name: str) -> Weight:
-        return Int8Weight(tensor(name), tensor(name + SCALES)) if name + SCALES in names else tensor(name)
+def picked_rows(stored: Weight, ids: Tensor) -> Weight:
+    """A copy of some rows of a matrix."""
+    if isinstance(stored, Int8Weight):
+        return Int8Weight(stored.values[ids], stored.scales[ids])
+    return stored[ids]
 
-    def layer(index: int) -> LayerWeights[Weight]:
-        def name(part: str) -> str:
-            return layer_name(index, part)
 
-        return LayerWeights(
-            input_norm=tensor(name("input_norm")),
-            qkv=matrix(name("qkv")),
-            qkv_bias=tensor(name("qkv_bias")) if config.qkv_bias else None,
-            query_norm=tensor(name("query_norm")) if config.qk_norm else None,
-            key_norm=tensor(name("key_norm")) if config.qk_norm else None,
-            output=matrix(name("output")),
-            post_norm=tensor(name("post_norm")),
-            gate_up=matrix(name("gate_up")),
-            down=matrix(name("down")),
-        )
-
-    embedding = matrix(EMBEDDING)
+def _decoder(stored: StoredTensors, config: DecoderConfig) -> DecoderWeights[Weight]:
+    embedding = stored.matrix(EMBEDDING)
     return DecoderWeights(
         embedding=embedding,
-        layers=tuple(layer(index) for index in range(config.num_layers)),
-        norm=tensor(NORM),
-        head=embedding if config.tie_word_embeddings else matrix(HEAD),
+        layers=stored.layers(config),
+        norm=stored.tensor(NORM),
+        head=embedding if config.tie_word_embeddings else stored.matrix(HEAD),
     )

@@ -1,13 +1,13 @@
-"""The decoder as one OpenVINO graph over the flat tokens of a pass, with paged attention and a mask for draft trees.
+"""Decoder layers as OpenVINO nodes over the flat tokens of a pass, with paged attention and a mask for draft trees.
 
-The graph is built from the packed weights whenever an engine opens: OpenVINO 2026.4 can neither write nor read its
+Graphs are built from the packed weights whenever an engine opens: OpenVINO 2026.4 can neither write nor read its
 paged attention (an exported model loses the operation's head counts), and building takes a tenth of compiling.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import openvino as ov
@@ -16,27 +16,24 @@ from openvino import Node, PartialShape, Type, opset13
 from openvino.op import Constant, Parameter, _PagedAttentionExtension
 from torch import Tensor
 
-from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.openvino.nodes import (
     constant,
+    parameter,
     product,
     reshape,
     rms_norm,
     rotate,
-    rows,
     silu_gate,
     split,
 )
 from trtspec.executors.embedded.rope import RotaryTable
-from trtspec.executors.embedded.weights import DecoderWeights, LayerWeights, Weight, first_rows
+from trtspec.executors.embedded.weights import LayerWeights, Weight
 
 TOKEN_IDS, POSITIONS, SCORED = "token_ids", "positions", "scored"
 PAST_LENGTHS, QUERY_BEGINS = "past_lengths", "query_begins"
 BLOCKS, BLOCK_BEGINS, LONGEST = "blocks", "block_begins", "longest_context"
 TREE_MASK, TREE_MASK_BEGINS = "tree_mask", "tree_mask_begins"
-LOGITS, FEATURES = 0, 1
-"""Outputs: [S, V] of the scored places and, where features are asked for, [T, F] of all."""
 
 
 def key_cache(layer: int) -> str:
@@ -48,26 +45,16 @@ def value_cache(layer: int) -> str:
     return f"value_cache.{layer}"
 
 
-class DecoderGraph:
-    """Builds the graph of one decoder. The weights must outlive what is compiled from it."""
+class LayersGraph:
+    """The layers of one graph and its inputs, whose names stand above. The weights must outlive what is compiled."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: DecoderWeights[Weight],
-        positions: int,
-        vocabulary_size: int,
-        features: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, config: DecoderConfig, positions: int) -> None:
         self._config = config
-        self._features = features
-        self._weights = weights
-        self._vocabulary_size = vocabulary_size
         rotary = RotaryTable(config, positions, torch.float32, torch.device("cpu"))
         self._rotation_tables = rotary.at(torch.arange(positions))
         vector = PartialShape([-1])
         self._inputs = {
-            name: _parameter(name, Type.i32, vector)
+            name: parameter(name, Type.i32, vector)
             for name in (
                 TOKEN_IDS,
                 POSITIONS,
@@ -79,28 +66,38 @@ class DecoderGraph:
                 TREE_MASK_BEGINS,
             )
         }
-        self._inputs[LONGEST] = _parameter(LONGEST, Type.i32, PartialShape([]))
-        self._inputs[TREE_MASK] = _parameter(TREE_MASK, Type.u8, vector)
+        self._inputs[LONGEST] = parameter(LONGEST, Type.i32, PartialShape([]))
+        self._inputs[TREE_MASK] = parameter(TREE_MASK, Type.u8, vector)
 
-    def build(self) -> ov.Model:
-        """The whole decoder; inputs and outputs as named above."""
-        config, weights = self._config, self._weights
+    @property
+    def token_ids(self) -> Parameter:
+        return self._inputs[TOKEN_IDS]
+
+    def run(self, x: Node, layers: Sequence[LayerWeights[Weight]], read: Node | None = None) -> Iterator[Node]:
+        """What goes into each layer, from x [T, H] on, and what comes out of the last one.
+
+        `read` [T, R] is what the first layer's attention reads, where that is not x.
+        """
         cos, sin = self._rotation()
-        states: dict[int, Node] = {}
-        x: Node = rows(weights.embedding, self._inputs[TOKEN_IDS])
-        for index, layer in enumerate(weights.layers):
-            states[index] = x
-            x = opset13.add(x, self._attend(index, layer, self._norm(x, layer.input_norm), cos, sin))
-            gate_up = product(self._norm(x, layer.post_norm), layer.gate_up)
-            x = opset13.add(x, product(silu_gate(gate_up, config.intermediate_size), layer.down))
-        hidden = self._norm(opset13.gather(x, self._inputs[SCORED], np.int32(0)), weights.norm)
-        logits = product(hidden, first_rows(weights.head, self._vocabulary_size))
-        results = [opset13.result(logits)]
-        if self._features:
-            if LAST_HIDDEN in self._features:
-                states[LAST_HIDDEN] = self._norm(x, weights.norm)
-            results.append(opset13.result(opset13.concat([states[index] for index in self._features], 1)))
-        return ov.Model(results, list(self._inputs.values()), "decoder")
+        for index, layer in enumerate(layers):
+            yield x
+            normalised = self.norm(x, layer.input_norm) if index or read is None else read
+            x = opset13.add(x, self._attend(index, layer, normalised, cos, sin))
+            gate_up = product(self.norm(x, layer.post_norm), layer.gate_up)
+            x = opset13.add(x, product(silu_gate(gate_up, self._config.intermediate_size), layer.down))
+        yield x
+
+    def scored(self, x: Node) -> Node:
+        """The scored places of [T, H], [S, H]."""
+        return opset13.gather(x, self._inputs[SCORED], np.int32(0))
+
+    def norm(self, x: Node, scale: Tensor | None) -> Node:
+        """RMSNorm over the last dimension; a norm that the model lacks changes nothing."""
+        return x if scale is None else rms_norm(x, scale, self._config.rms_norm_eps)
+
+    def model(self, outputs: Sequence[Node], *more_inputs: Parameter) -> ov.Model:
+        """The graph, whole."""
+        return ov.Model([opset13.result(item) for item in outputs], [*self._inputs.values(), *more_inputs], "decoder")
 
     def _attend(self, index: int, layer: LayerWeights[Weight], x: Node, cos: Node, sin: Node) -> Node:
         config = self._config
@@ -115,11 +112,7 @@ class DecoderGraph:
         """Heads normalised, where the model has norms for them, and rotated; [T, heads * D] in and out."""
         width = self._config.head_dim
         parts = reshape(x, -1, heads, 1, width)
-        parts = parts if norm is None else self._norm(parts, norm)
-        return reshape(rotate(parts, cos, sin, width), -1, heads * width).output(0)
-
-    def _norm(self, x: Node, scale: Tensor) -> Node:
-        return rms_norm(x, scale, self._config.rms_norm_eps)
+        return reshape(rotate(self.norm(parts, norm), cos, sin, width), -1, heads * width).output(0)
 
     def _rotation(self) -> tuple[Node, Node]:
         """Cosine and sine at the tokens' positions, [T, 1, 1, D] each."""
@@ -132,7 +125,7 @@ class DecoderGraph:
         """Stores new keys and values, and attends: [T, heads * D], twice [T, kv_heads * D] -> [T, heads * D]."""
         config = self._config
         caches = [
-            _parameter(name, Type.dynamic, PartialShape.dynamic(4)) for name in (key_cache(index), value_cache(index))
+            parameter(name, Type.dynamic, PartialShape.dynamic(4)) for name in (key_cache(index), value_cache(index))
         ]
         self._inputs.update({cache.get_friendly_name(): cache for cache in caches})
         batch = [self._inputs[name] for name in (PAST_LENGTHS, QUERY_BEGINS, BLOCKS, BLOCK_BEGINS)]
@@ -163,13 +156,6 @@ def _unused_features() -> list[Constant]:
         _empty(Type.i32),
         _empty(Type.i32),  # token types
     ]
-
-
-def _parameter(name: str, kind: Type, shape: PartialShape) -> Parameter:
-    parameter = opset13.parameter(shape, kind)
-    parameter.set_friendly_name(name)
-    parameter.output(0).get_tensor().set_names({name})
-    return parameter
 
 
 def _scalar(kind: Type, value: float) -> Constant:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 import torch
-from openvino import Node, Type, opset13
-from openvino.op import Constant
+from openvino import Node, PartialShape, Type, opset13
+from openvino.op import Constant, Parameter
 from torch import Tensor
 
 from trtspec.executors.embedded.weights import Int8Weight, Weight
@@ -17,6 +17,14 @@ from trtspec.executors.embedded.weights import Int8Weight, Weight
 _DECOMPRESSION = "decompression_0"
 """Marks a conversion of stored weights: the compiler keeps them small and converts inside the product."""
 _TYPES = {torch.float32: Type.f32, torch.bfloat16: Type.bf16, torch.int8: Type.i8}
+
+
+def parameter(name: str, kind: Type, shape: PartialShape) -> Parameter:
+    """A named input."""
+    made = opset13.parameter(shape, kind)
+    made.set_friendly_name(name)
+    made.output(0).get_tensor().set_names({name})
+    return made
 
 
 def constant(tensor: Tensor) -> Node:
@@ -51,7 +59,7 @@ def rows(stored: Weight, indices: Node) -> Node:
     if isinstance(stored, Int8Weight):
         values = opset13.convert(opset13.gather(_shared(stored.values), indices, axis), Type.f32)
         return opset13.multiply(values, opset13.gather(constant(stored.scales.unsqueeze(1)), indices, axis))
-    return opset13.convert(opset13.gather(_shared(stored), indices, axis), Type.f32)
+    return opset13.gather(weight(stored), indices, axis)  # converted after the gather, all of it would be widened
 
 
 def rms_norm(x: Node, scale: Tensor, epsilon: float) -> Node:

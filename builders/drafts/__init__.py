@@ -1,0 +1,1 @@
+"""Drafters on disk: one small file for each format that `--draft` reads."""

@@ -1,0 +1,102 @@
+"""Our own folder of a drafter, as training writes it: shape, weights under their stored names, card.
+
+`drafter.json` and `drafter.safetensors` are those of an engine folder. Weights are float32, bfloat16, or int8
+matrices with their scales. `proposer.json` is written last: without it, a folder is not finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from builders.checkpoint import Checkpoint
+from builders.drafts import card as cards
+from builders.drafts.card import Card, read_card, write_card
+from builders.drafts.layout import drafter_shapes, optional_shapes
+from builders.drafts.source import DraftSource, OpenedDraft, check_items, check_token_ids, one
+from builders.layout import Shape
+from builders.model_config import read_json
+from builders.safetensors_file import read_header
+from builders.tensor_files import TensorFiles, open_tensors
+from trtspec.errors import CheckpointError
+from trtspec.executors.embedded import drafter_config, drafter_weights
+from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.weights import SCALES, Int8Weight
+
+_INT8 = "I8"
+
+
+def write(directory: Path, config: DrafterConfig, tensors: Mapping[str, Tensor], card: Card) -> None:
+    """Write a drafter that `--draft` reads; the tensors are stored as they are."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / cards.NAME).unlink(missing_ok=True)
+    save_file(dict(tensors), directory / drafter_weights.NAME)
+    config.to_json(directory / drafter_config.NAME)
+    write_card(card, directory)
+
+
+def holds(path: Path) -> bool:
+    """Whether a folder is one of ours."""
+    return (path / drafter_config.NAME).is_file()
+
+
+def open_native(path: Path) -> OpenedDraft:
+    """Read the card."""
+    return OpenedDraft(path, "native", read_card(path), partial(_source, path))
+
+
+def _source(path: Path, target: Checkpoint) -> DraftSource:
+    shape, where = _shape(path, target), path / drafter_weights.NAME
+    if not where.is_file():
+        raise CheckpointError(f"--draft {path}: {drafter_weights.NAME} is missing; copy or train the drafter again")
+    header = read_header(where)
+    scaled = {name for name, info in header.items() if info.dtype == _INT8 and name + SCALES in header}
+    files = open_tensors(path, drafter_weights.NAME, integers={*scaled, drafter_weights.TOKEN_IDS})
+    wanted = dict(shape.needed) | {name: size for name, size in shape.optional.items() if name in header}
+    items = tuple(one(name, name, *size) for name, size in wanted.items())
+    check_items(items, files.tensors, path, spare={name + SCALES for name in scaled})
+    ids = _token_ids(files, target)
+    return DraftSource(
+        path=path,
+        config=shape.config,
+        items=tuple(item for item in items if item.name != drafter_weights.TOKEN_IDS),
+        read=partial(_read, files, frozenset(scaled)),
+        token_ids=ids,
+    )
+
+
+def _token_ids(files: TensorFiles, target: Checkpoint) -> Tensor | None:
+    if drafter_weights.TOKEN_IDS not in files.tensors:
+        return None
+    ids = files.read(drafter_weights.TOKEN_IDS).long()
+    check_token_ids(files.path, ids, target.config.vocab_size, drafter_weights.TOKEN_IDS)
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _DrafterShape:
+    config: DrafterConfig
+    needed: Mapping[str, Shape]
+    optional: Mapping[str, Shape]
+
+
+def _shape(path: Path, target: Checkpoint) -> _DrafterShape:
+    where = path / drafter_config.NAME
+    try:
+        config = DrafterConfig.from_dict(read_json(where))
+        return _DrafterShape(config, drafter_shapes(config, target.config), optional_shapes(config))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{where} is damaged ({error}); copy or train the drafter again") from error
+
+
+def _read(files: TensorFiles, scaled: frozenset[str], name: str) -> Tensor:
+    if name not in scaled:
+        return files.read(name)
+    scales = files.read(name + SCALES)
+    return Int8Weight(files.read(name), scales).dense(scales.dtype)

@@ -1,0 +1,152 @@
+"""The training itself: steps, now and then a measurement on what is held out, and a saved state."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.utils import clip_grad_norm_
+
+from builders.training.examples import Batch, Split, batches, once
+from builders.training.features import FeatureStore
+from builders.training.guesses import Vocabulary, losses, ranks
+from builders.training.measure import accuracies, best_tree, chain, rank_shares, tokens_per_pass
+from builders.training.networks import Network
+from builders.training.recipe import Training
+from builders.training.schedule import Budget, depth_at, rate_share
+from builders.training.state import Run
+from trtspec.errors import ConfigError
+
+_DEPTH_WEIGHT = 0.8
+"""A depth counts so much less than the one before it, as fewer drafts get there (Cai et al. 2024)."""
+_CLIP = 1.0
+_FIRST_MEASURE, _MEASUREMENTS = 0.02, 25
+"""Progress of the first measurement after the start, and how many follow."""
+_SAVE_SECONDS = 120.0
+_HELD_OUT_TOKENS = 20_000
+"""Most that a measurement on the way looks at."""
+_SCORED_NODES = 16
+"""Weights are judged by a tree of so many nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """All that a run reads and does not change."""
+
+    training: Training
+    vocabulary: Vocabulary
+    split: Split
+    store: FeatureStore
+    budget: Budget
+    device: torch.device
+
+
+class Watch(Protocol):
+    """Who looks on."""
+
+    def stepped(self, run: Run, progress: float) -> None:
+        """A step is done."""
+        ...
+
+    @property
+    def stop(self) -> bool:
+        """Someone wants the run to end here, to be continued."""
+        ...
+
+
+def train(lesson: Lesson, run: Run, directory: Path, watch: Watch) -> None:
+    """Go on until the budget is used up; raises `KeyboardInterrupt` where it was stopped, with everything saved."""
+    stream = batches(
+        lesson.split.training, lesson.store, lesson.training.tokens_per_step, lesson.training.seed, first=run.steps
+    )
+    saved = time.monotonic()
+    while (progress := lesson.budget.progress(run.steps, run.seconds)) < 1:
+        due = _is_due(run, progress)
+        if due:
+            _measure(lesson, run)
+        if due or watch.stop or time.monotonic() - saved > _SAVE_SECONDS:
+            run.save(directory)
+            saved = time.monotonic()
+        if watch.stop:
+            raise KeyboardInterrupt
+        _step(lesson, run, next(stream), progress)
+        watch.stepped(run, progress)
+    if run.loss_steps:
+        _measure(lesson, run)
+        run.save(directory)
+
+
+def _is_due(run: Run, progress: float) -> bool:
+    """Whether the next measurement is: one before all steps, then some at equal distances, never two at one step."""
+    if not run.history:
+        return True
+    due = _FIRST_MEASURE + (len(run.history) - 1) * (1 - _FIRST_MEASURE) / _MEASUREMENTS
+    return run.loss_steps > 0 and progress >= due
+
+
+def _step(lesson: Lesson, run: Run, batch: Batch, progress: float) -> None:
+    began = time.monotonic()
+    training = lesson.training
+    for group in run.optimizer.param_groups:
+        group["lr"] = training.learning_rate * rate_share(progress)
+    depth = depth_at(progress, training.depth) if training.deepens else training.depth
+    batch = batch.to(lesson.device)
+    found = losses(run.network(batch, depth), batch, lesson.vocabulary)
+    weighted = [_DEPTH_WEIGHT**d * (item.law + training.state_loss * item.state) for d, item in enumerate(found)]
+    torch.autograd.backward(torch.stack(weighted).sum())
+    norm = clip_grad_norm_(run.network.parameters(), _CLIP)
+    if not torch.isfinite(norm):
+        raise ConfigError(f"the gradient of step {run.steps} is {float(norm)}; give a lower --learning-rate")
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    run.steps += 1
+    run.tokens += batch.count
+    run.loss_sum += float(found[0].law.detach())
+    run.loss_steps += 1
+    run.follow()
+    run.seconds += time.monotonic() - began
+
+
+def _measure(lesson: Lesson, run: Run) -> None:
+    """Look at the averaged weights, and keep them where they are the best so far."""
+    found = held_out_ranks(lesson, run.network, run.average, _HELD_OUT_TOKENS)
+    score = tokens_per_pass(found, best_tree(rank_shares(found), _SCORED_NODES))
+    run.history.append(
+        {
+            "steps": run.steps,
+            "tokens": run.tokens,
+            "seconds": run.seconds,
+            "loss": run.loss_sum / run.loss_steps if run.loss_steps else None,
+            "accuracies": [list(item.top) for item in accuracies(found)],
+            "chain": tokens_per_pass(found, chain(lesson.training.measured_depth)),
+            "tree": score,
+        }
+    )
+    run.loss_sum, run.loss_steps = 0.0, 0
+    if run.best is None or score > run.best_score:
+        run.best_score = score
+        run.best = {name: value.clone() for name, value in run.average.items()}
+
+
+@torch.no_grad()
+def held_out_ranks(
+    lesson: Lesson, network: Network, weights: dict[str, Tensor], most: int | None = None
+) -> list[Tensor]:
+    """Ranks on the held-out conversations, or on the first ones that have so many tokens together."""
+    chosen, size = [], 0
+    for item in lesson.split.held_out:
+        if most is not None and size > most:
+            break
+        chosen.append(item)
+        size += lesson.store.spans[item.key].count
+    found = []
+    for batch in once(chosen, lesson.store, lesson.training.tokens_per_step):
+        batch = batch.to(lesson.device)
+        guesses = functional_call(network, weights, (batch, lesson.training.measured_depth))
+        found += ranks(guesses, batch, lesson.vocabulary)
+    return found

@@ -1,0 +1,136 @@
+"""The conversations of a training run: those of a file, answered by the target where they lack answers, or invented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from builders.training.answers import MAX_TOKENS, Conversation, invent_prompts, read_conversations, write_answers
+from builders.training.conversations import Template, read_prompts
+from builders.training.target import Target
+from trtspec.config import EngineOptions
+from trtspec.decoding.engine import Engine
+from trtspec.errors import ConfigError
+from trtspec.executors.opened import open_engine
+from trtspec.manifest import hash_file
+from trtspec.types import Method
+
+_CHUNK = 500
+"""User turns that are invented together; an interruption loses at most so many."""
+_BATCH = 64
+_PREFILL = 192
+_KV_MIB = 2048
+_SEEDS = 1_000_000
+"""Requests of one run have seeds of their own."""
+
+Report = Callable[[str, int, int], None]
+"""Told the stage, what is done, and of how much."""
+
+
+class Speaker:
+    """The target as one that talks. Its engine opens when it is first needed."""
+
+    def __init__(self, target: Target, report: Report) -> None:
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(target.tokenizer_directory)
+        self._target = target
+        self.vocabulary_size = target.manifest.vocabulary_size
+        self._longest = min(MAX_TOKENS, target.manifest.max_context_tokens)
+        self._report = report
+
+    @cached_property
+    def engine(self) -> Engine:
+        options = EngineOptions(
+            max_batch_size=_BATCH,
+            max_pass_tokens=_BATCH + _PREFILL,
+            kv_cache_mib=_KV_MIB,
+            speculative={"method": Method.NONE.value},
+        )
+        return open_engine(self._target.directory, options).engine
+
+    @cached_property
+    def template(self) -> Template:
+        return Template(self.tokenizer)
+
+    def invent(self, count: int, directory: Path, seed: int) -> list[tuple[str, str]]:
+        """The user turns that ended well out of so many, as (key, words); whole chunks on disk are kept."""
+        found: list[tuple[str, str]] = []
+        for chunk in range(-(-count // _CHUNK)):
+            size = min(_CHUNK, count - chunk * _CHUNK)
+            path = directory / f"prompts-{seed}-{chunk}-{size}.jsonl"
+            if not path.is_file():
+                first = seed * _SEEDS + chunk * _CHUNK
+                words = list(invent_prompts(self.engine, self.template, size, first, _BATCH))
+                _write_lines(path, ({"prompt": item} for item in words))
+            found += [(f"{seed}-{chunk}-{size}-{i}", words) for i, words in enumerate(read_prompts(path))]
+            self._report("prompts", min((chunk + 1) * _CHUNK, count), count)
+        return found
+
+    def answer(self, prompts: Sequence[tuple[str, str]], path: Path, seed: int) -> list[Conversation]:
+        """The conversations of these prompts, given as (key, words); those in the file are kept."""
+        known = {item.key for item in read_conversations(path)}
+        if missing := [item for item in prompts if item[0] not in known]:
+            eos_ids, first = self._target.eos_ids, seed * _SEEDS
+            said = write_answers(self.engine, self.template, prompts, eos_ids, path, first, _BATCH, self._longest)
+            for done, _ in enumerate(said, 1):
+                self._report("answers", done, len(missing))
+        wanted = {key for key, _ in prompts}
+        return [item for item in read_conversations(path) if item.key in wanted]
+
+
+def given(path: Path, speaker: Speaker, directory: Path, seed: int) -> list[Conversation]:
+    """The conversations of a file of JSON lines: `prompt`, and `answer` or else the target's own.
+
+    Both are texts, or lists of token ids with the template already applied, as `answers.jsonl` of another run has them.
+    """
+    digest = hash_file(path).sha256[:12]
+    whole: list[Conversation] = []
+    open_prompts: list[tuple[str, str]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        value = _line(path, number, line)
+        key = str(value.get("key", f"{digest}-{number}"))
+        if "answer" in value:
+            whole.append(Conversation(key, *_pair(path, number, value, speaker)))
+        elif isinstance(value["prompt"], str):
+            open_prompts.append((key, value["prompt"]))
+        else:
+            raise ConfigError(f"--data {path}: line {number} has token ids and no answer; give the answer's ids, too")
+    return whole + speaker.answer(open_prompts, directory / f"answers-{digest}.jsonl", seed)
+
+
+def _pair(path: Path, number: int, value: dict[str, Any], speaker: Speaker) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    prompt, answer = value["prompt"], value["answer"]
+    if isinstance(prompt, str) and isinstance(answer, str):
+        ids = speaker.tokenizer.encode(answer, add_special_tokens=False)
+        return speaker.template.prompt(prompt), (*ids, speaker.template.end)
+    if _are_ids(prompt, speaker) and _are_ids(answer, speaker):
+        return tuple(prompt), tuple(answer)
+    raise ConfigError(
+        f"--data {path}: line {number}: prompt and answer must both be texts, or both lists of the target's token ids"
+    )
+
+
+def _are_ids(value: object, speaker: Speaker) -> bool:
+    most = speaker.vocabulary_size
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < most for item in value) and bool(value)
+
+
+def _line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"--data {path}: line {number} is not JSON ({error})") from error
+    if not isinstance(value, dict) or "prompt" not in value:
+        raise ConfigError(f'--data {path}: line {number} has no "prompt"')
+    return value
+
+
+def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
+    """The file appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    partial.replace(path)

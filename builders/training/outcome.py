@@ -1,0 +1,91 @@
+"""What a run leaves: the folder of a drafter, with a card of what it learnt from and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builders.drafts import native
+from builders.drafts.card import Card
+from builders.pack import quantize_int8
+from builders.training import curves
+from builders.training.measure import TOP, accuracies, best_tree, chain, rank_shares, tokens_per_pass
+from builders.training.recipe import Training
+from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.drafter_weights import TOKEN_IDS
+from trtspec.executors.embedded.weights import SCALES
+from trtspec.speculative import MAX_TREE_NODES, Tree
+from trtspec.types import Method
+
+_CHAINS = (1, 2, 3, 4, 6, 8)
+_TREES = (8, 16, 32, MAX_TREE_NODES)
+_MEDUSA_NODES = 32
+_WORTH_A_STEP = 0.02
+"""Tokens per pass that pay for one more step of a drafter."""
+_DIGITS = 4
+
+
+def write_drafter(
+    directory: Path,
+    config: DrafterConfig,
+    tensors: dict[str, Tensor],
+    token_ids: Tensor,
+    card: Card,
+    history: Sequence[dict[str, Any]],
+) -> bool:
+    """Write the folder; false where the picture is missing because matplotlib is not installed."""
+    stored = stored_tensors(tensors, card.method is Method.DRAFT_MODEL)
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = curves.draw(history, f"{card.method.value} for {card.target_name}", directory / curves.NAME)
+    native.write(directory, config, {**stored, TOKEN_IDS: token_ids.cpu()}, card)
+    return drawn
+
+
+def stored_tensors(tensors: dict[str, Tensor], as_int8: bool) -> dict[str, Tensor]:
+    """As bfloat16; matrices as 8-bit integers with scales where asked for."""
+    stored: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if as_int8 and value.dim() == 2:
+            stored[name], stored[name + SCALES] = quantize_int8(value.cpu())
+        else:
+            stored[name] = value.to("cpu", torch.bfloat16).contiguous()
+    return stored
+
+
+def suited(training: Training, ranks: Sequence[Tensor]) -> dict[str, Any]:
+    """The speculative settings that the measured ranks speak for: Medusa's tree, and a depth for the others."""
+    if training.method is Method.MEDUSA:
+        tree = best_tree(rank_shares(ranks), _MEDUSA_NODES)
+        return {"num_speculative_tokens": max(map(len, tree), default=1), "tree": [list(path) for path in tree]}
+    return {"num_speculative_tokens": _useful_depth(ranks)}
+
+
+def _useful_depth(ranks: Sequence[Tensor]) -> int:
+    """The deepest that still adds something to a chain."""
+    worth = [tokens_per_pass(ranks, chain(depth)) for depth in range(ranks[0].shape[1] + 1)]
+    return max((depth for depth in range(1, len(worth)) if worth[depth] - worth[depth - 1] >= _WORTH_A_STEP), default=1)
+
+
+def measured(ranks: Sequence[Tensor]) -> dict[str, Any]:
+    """Accuracies and tokens per pass on held-out text, as the card has them."""
+    found = accuracies(ranks)
+    shares, deepest = rank_shares(ranks), len(found)
+    return {
+        "held-out conversations": len(ranks),
+        "held-out tokens": sum(len(item) for item in ranks),
+        **{f"depth {d + 1}: top " + ", ".join(map(str, TOP)): _rounded(item.top) for d, item in enumerate(found)},
+        "tokens per pass, chains": {str(d): _worth(ranks, chain(d)) for d in _CHAINS if d <= deepest},
+        "tokens per pass, trees": {str(n): _worth(ranks, best_tree(shares, n)) for n in _TREES},
+    }
+
+
+def _worth(ranks: Sequence[Tensor], tree: Tree) -> float:
+    return round(tokens_per_pass(ranks, tree), _DIGITS)
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, _DIGITS) for value in values]

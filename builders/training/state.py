@@ -1,0 +1,84 @@
+"""What a training run knows, and its file: a run that was interrupted goes on from it as if nothing had been."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builders.training.networks import Network
+
+_EMA = 0.999
+"""Weights are averaged over about the last thousand steps; fewer at the beginning."""
+NAME = "training.pt"
+
+
+@dataclass
+class Run:
+    """The mutable state of a run."""
+
+    network: Network
+    optimizer: torch.optim.Optimizer
+    average: dict[str, Tensor]
+    """Of the weights, which is what is measured and kept."""
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Of training; what measuring took is not in it."""
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    """Since the last measurement."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """A record for each measurement."""
+    best: dict[str, Tensor] | None = None
+    best_score: float = 0.0
+    """Tokens per pass."""
+
+    @classmethod
+    def begin(cls, network: Network, learning_rate: float) -> Run:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+        return cls(network, optimizer, _copy(network))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the average towards the weights."""
+        keep = min(_EMA, (1 + self.steps) / (10 + self.steps))
+        for name, value in self.network.named_parameters():
+            self.average[name].lerp_(value, 1 - keep)
+
+    def save(self, directory: Path) -> None:
+        """Write everything; the file appears whole or not at all."""
+        directory.mkdir(parents=True, exist_ok=True)
+        partial = directory / (NAME + ".partial")
+        values = {name: getattr(self, name) for name in _PLAIN}
+        torch.save({**values, "network": _copy(self.network), "optimizer": self.optimizer.state_dict()}, partial)
+        partial.replace(directory / NAME)
+
+    def resume(self, directory: Path) -> bool:
+        """Take over what an earlier run saved here; false where there is nothing."""
+        path = directory / NAME
+        if not path.is_file():
+            return False
+        values = torch.load(path, map_location="cpu", weights_only=True)
+        self.network.load_state_dict(values["network"], strict=False)
+        self.optimizer.load_state_dict(values["optimizer"])
+        for name in _PLAIN:
+            setattr(self, name, values[name])
+        for weights in (self.average, self.best or {}):
+            for name, parameter in self.network.named_parameters():
+                if name in weights:
+                    weights[name] = weights[name].to(parameter.device)
+        return True
+
+
+_PLAIN = (
+    *("average", "steps", "tokens", "seconds", "loss_sum", "loss_steps"),
+    *("history", "best", "best_score"),
+)
+
+
+def _copy(network: Network) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.named_parameters()}

@@ -1,0 +1,73 @@
+"""Runs compiled drafters pass by pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trtspec.decoding.draft import Draft
+from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan
+from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, NetworkWeights
+from trtspec.executors.embedded.openvino.compiled import Compiled, CompiledLayers, Settings
+from trtspec.executors.embedded.openvino.drafter_graph import (
+    LOGITS,
+    NEXT_STATES,
+    STATES,
+    fusion_graph,
+    heads_graph,
+    network_graph,
+)
+from trtspec.executors.embedded.weights import Weight
+
+
+def openvino_drafter(config: DrafterConfig, weights: DrafterWeights, positions: int, settings: Settings) -> Drafter:
+    """All networks of a drafter beside a target that goes so far."""
+    if isinstance(weights, HeadsWeights):
+        return Drafter(heads=OpenVinoHeads(config, weights, settings), features=config.features)
+    longest = config.positions(positions)
+    modules = tuple(OpenVinoNetwork(config, weights, index, longest, settings) for index in range(config.modules))
+    return Drafter(modules, features=config.features)
+
+
+class OpenVinoNetwork:
+    """Implements `DraftNetwork`."""
+
+    def __init__(
+        self, config: DrafterConfig, weights: NetworkWeights[Weight], module: int, positions: int, settings: Settings
+    ) -> None:
+        self.token_ids = weights.token_ids
+        self.positions = positions
+        self._weights = weights  # compiled products pack their matrices when first used
+        model = network_graph(config, weights, module, positions)
+        self._layers = CompiledLayers(model, config.caches[module], settings)
+        self._fusion = None if weights.fusion is None else Compiled(fusion_graph(weights.fusion), settings)
+
+    def states(self, features: Tensor) -> Tensor:
+        if self._fusion is None:
+            return features
+        return self._fusion.run({STATES: _array(features)})[0].clone()
+
+    def forward(self, plan: DraftPlan, draft: Draft, states: Tensor | None) -> DraftOutput:
+        outputs = self._layers.run(plan, draft, {} if states is None else {STATES: _array(states)})
+        return DraftOutput(outputs[LOGITS], outputs[NEXT_STATES].clone())
+
+
+class OpenVinoHeads:
+    """Implements `HeadsNetwork`."""
+
+    def __init__(self, config: DrafterConfig, weights: HeadsWeights[Weight], settings: Settings) -> None:
+        self.token_ids = weights.token_ids
+        self._weights = weights  # compiled products pack their matrices when first used
+        self._compiled = Compiled(heads_graph(config, weights), settings)
+
+    def forward(self, features: Tensor) -> Tensor:
+        flat = torch.cat(self._compiled.run({STATES: _array(features)}))
+        return flat.view(-1, len(features), flat.shape[1]).transpose(0, 1)
+
+
+def _array(tensor: Tensor) -> NDArray[np.generic]:
+    """The tensor's memory as a graph reads it: in order, without gaps."""
+    return tensor.contiguous().numpy()
