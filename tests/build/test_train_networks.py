@@ -131,6 +131,8 @@ def test_a_drafter_that_knew_the_targets_states_would_lose_nothing() -> None:
     answer[0, 4:], answer[1, 6:10] = True, True
     batch = Batch(tokens, features, answer, torch.tensor([12, 10]))
     knowing = [shifted(features, 1 + depth) for depth in range(3)]
+    for guess in knowing:
+        guess[0, :3], guess[1, :5] = 99.0, 99.0  # what is guessed before the answer's first token counts nowhere
     for item in losses(knowing, batch, vocabulary):
         assert float(item.state) == 0.0
     found = ranks(knowing, batch, vocabulary)
@@ -152,6 +154,7 @@ def test_what_is_held_out_is_never_learnt_from(target: Target, tmp_path: Path) -
     parts = split(conversations)
     assert split(list(reversed(conversations))) == parts
     assert 2 <= len(parts.held_out) <= 24 and len(parts.training) + len(parts.held_out) == 300
+    assert all(len(split(conversations[:count]).held_out) >= 1 for count in range(2, 9))
     assert not {item.prompt for item in parts.training} & {item.prompt for item in parts.held_out}
     store = open_store(target, tmp_path)
     assert sum(write_features(target, conversations, store)) == 1800

@@ -131,8 +131,8 @@ def mixed(subject: Subject, depth: int) -> list[Request]:
     return [
         Request(
             str(i),
-            prompt=(*common, *prompt) if i % 4 == 3 else prompt,
-            max_tokens=TOKENS - i,
+            prompt=(prompt, (prompt * 190)[:190], (prompt * 180)[:180], (*common, *prompt))[i % 4],
+            max_tokens=40 - i,
             sampling=SETTINGS[i % len(SETTINGS)],
             seed=40 + i,
             eos_ids=subject.eos_ids,
