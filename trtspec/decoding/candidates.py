@@ -37,7 +37,7 @@ def drawn(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary
 
     How likely it is thought to be is told by the law alone: a draft must not end because of which token was drawn.
     """
-    tokens, probs = draw(logits, rows, token_ids, vocabulary)
+    tokens, probs = (part.cpu() for part in draw(logits, rows, token_ids, vocabulary))
     hope = probs.amax(dim=1).log()
     hope[[row for row, params in enumerate(rows.sampling) if params.greedy]] = 0.0
     logprobs = torch.where((tokens >= 0) & hope.isfinite(), hope, -math.inf)
@@ -53,10 +53,10 @@ def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count
     logits = logits.float()
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     values, places = logits.topk(min(max(count, _NEAR if sampled else 0), logits.shape[1]))
-    tokens = places if token_ids is None else token_ids[places]
-    logprobs = values - logits.logsumexp(dim=1, keepdim=True)
+    tokens = (places if token_ids is None else token_ids[places]).cpu()
+    logprobs = (values - logits.logsumexp(dim=1, keepdim=True)).cpu()
     if sampled:
-        noisy = _noisy(values[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
+        noisy = _noisy(values.cpu()[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
         logprobs[sampled], order = noisy.sort(dim=1, descending=True, stable=True)
         tokens[sampled] = tokens[sampled].gather(1, order)
     logprobs = torch.where(logprobs.isfinite(), logprobs, -math.inf)

@@ -104,6 +104,7 @@ class _Tree:
         known, places = self._fed.shape[1], self._growth.expanded.shape[1]
         draft = self._growth.expanded_draft(live)
         above = self._growth.expanded_draft(torch.arange(len(self._said))).parents + 1
+        above = above.to(self._said.device)
         parents = self._said.gather(1, above.unsqueeze(2).expand(-1, -1, self._said.shape[2]))
         self._fed = parents if fresh else torch.cat([self._fed, parents[:, known:]], 1)
         roots = [module.roots[index] for index in live.tolist()]
