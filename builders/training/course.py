@@ -117,8 +117,9 @@ def take(course: Course, target: Target, report: material.Report) -> Left:
     """Run all stages; raises `KeyboardInterrupt` where it was stopped, to be continued."""
     directory = course.work / target.form
     directory.mkdir(parents=True, exist_ok=True)
-    conversations = _conversations(course, target, directory, report)
-    store = _features(target, conversations, directory, report)
+    store = open_store(target, directory / "features")
+    conversations = _conversations(course, target, directory, store, report)
+    _complete(target, conversations, store, report)
     parts = split(conversations)
     _check(course, parts)
     rundir = directory / f"{course.training.method.value}-{course.name}"
@@ -136,28 +137,28 @@ def take(course: Course, target: Target, report: material.Report) -> Left:
     return _leave(course, target, config, lesson, run)
 
 
-def _conversations(course: Course, target: Target, directory: Path, report: material.Report) -> list[Conversation]:
+def _conversations(
+    course: Course, target: Target, directory: Path, store: FeatureStore, report: material.Report
+) -> list[Conversation]:
     speaker = material.Speaker(target, report)
     seed = course.training.seed
     if course.data is not None:
-        found = material.given(course.data, speaker, directory, seed)
+        found = material.given(course.data, speaker, directory, seed, store)
     else:
-        found = speaker.answer(
-            speaker.invent(course.synthesize, directory, seed), directory / f"answers-{seed}.jsonl", seed
-        )
+        prompts = speaker.invent(course.synthesize, directory, seed)
+        found = speaker.answer(prompts, directory / f"answers-{seed}.jsonl", seed, store)
     return [item for item in found if item.prompt and len(item.answer) >= LEAST_ANSWER]
 
 
-def _features(
-    target: Target, conversations: Sequence[Conversation], directory: Path, report: material.Report
-) -> FeatureStore:
-    store = open_store(target, directory / "features")
+def _complete(
+    target: Target, conversations: Sequence[Conversation], store: FeatureStore, report: material.Report
+) -> None:
+    """Compute the features of what was answered elsewhere, or before an interruption."""
     missing = sum(len(item.tokens) for item in conversations if item.key not in store.spans)
     done = 0
     for count in write_features(target, conversations, store):
         done += count
         report("features", done, missing)
-    return store
 
 
 def _check(course: Course, parts: Split) -> None:

@@ -33,6 +33,26 @@ class Span:
     count: int
 
 
+class Shelf:
+    """Gathers conversations until they fill a shard."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+        self._rows: list[tuple[str, Tensor]] = []
+
+    def put(self, key: str, features: Tensor) -> None:
+        """[count, F] of a conversation."""
+        self._rows.append((key, features))
+        if sum(len(part) for _, part in self._rows) >= _SHARD_TOKENS:
+            self.close()
+
+    def close(self) -> None:
+        """Write what is there."""
+        if self._rows:
+            self._store.append(self._rows)
+            self._rows = []
+
+
 class FeatureStore:
     """A folder of shards: `N.bin` holds the rows, `N.json` the keys and lengths, and is written last."""
 
@@ -86,18 +106,15 @@ def write_features(target: Target, conversations: Sequence[Conversation], store:
     if not missing:
         return
     runner = target.runner(min(MAX_TOKENS, target.manifest.max_context_tokens), _PASS_TOKENS)
-    rows: list[tuple[str, Tensor]] = []
+    shelf = Shelf(store)
     for group in _passes(missing, target.block_tokens):
         features = runner.forward(_plan(group, target.block_tokens), Draft.empty(len(group))).features
         assert features is not None, "the runner was created for features"
         lengths = [len(item.tokens[:MAX_TOKENS]) for item in group]
-        rows += zip((item.key for item in group), features.cpu().split(lengths), strict=True)
-        if sum(len(part) for _, part in rows) >= _SHARD_TOKENS:
-            store.append(rows)
-            rows = []
+        for item, part in zip(group, features.cpu().split(lengths), strict=True):
+            shelf.put(item.key, part)
         yield sum(lengths)
-    if rows:
-        store.append(rows)
+    shelf.close()
 
 
 def _passes(conversations: Sequence[Conversation], block_tokens: int) -> Iterator[list[Conversation]]:

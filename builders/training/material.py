@@ -10,19 +10,22 @@ from typing import Any
 
 from builders.training.answers import MAX_TOKENS, Conversation, invent_prompts, read_conversations, write_answers
 from builders.training.conversations import Template, read_prompts
+from builders.training.features import FeatureStore, Shelf
+from builders.training.recorder import Recorder
 from builders.training.target import Target
-from trtspec.config import EngineOptions
 from trtspec.decoding.engine import Engine
+from trtspec.decoding.kv_cache import KVCache
+from trtspec.decoding.proposers.none import NoProposer
 from trtspec.errors import ConfigError
-from trtspec.executors.opened import open_engine
 from trtspec.manifest import hash_file
-from trtspec.types import Method
+from trtspec.types import Limits
 
 _CHUNK = 500
 """User turns that are invented together; an interruption loses at most so many."""
 _BATCH = 64
 _PREFILL = 192
-_KV_MIB = 2048
+_SLOTS = 40_000
+"""Positions of the cache: a full batch of usual conversations; longer ones wait for each other."""
 _SEEDS = 1_000_000
 """Requests of one run have seeds of their own."""
 
@@ -43,14 +46,24 @@ class Speaker:
         self._report = report
 
     @cached_property
+    def recorder(self) -> Recorder:
+        """What the engine runs on."""
+        return Recorder(self._target.runner(self._longest, _SLOTS))
+
+    @cached_property
     def engine(self) -> Engine:
-        options = EngineOptions(
+        """Plain decoding, in which nobody takes over what another computed: the recorder is to see it all."""
+        block = self._target.block_tokens
+        limits = Limits(
+            max_context_tokens=self._longest,
             max_batch_size=_BATCH,
+            max_draft_tokens=0,
+            max_tree_nodes=0,
             max_pass_tokens=_BATCH + _PREFILL,
-            kv_cache_mib=_KV_MIB,
-            speculative={"method": Method.NONE.value},
+            kv_cache_tokens=_SLOTS // block * block,
+            vocabulary_size=self.vocabulary_size,
         )
-        return open_engine(self._target.directory, options).engine
+        return Engine(self.recorder, NoProposer(), KVCache(_SLOTS // block, block, prefix_sharing=False), limits)
 
     @cached_property
     def template(self) -> Template:
@@ -65,24 +78,33 @@ class Speaker:
             if not path.is_file():
                 first = seed * _SEEDS + chunk * _CHUNK
                 words = list(invent_prompts(self.engine, self.template, size, first, _BATCH))
+                self.recorder.forget()
                 _write_lines(path, ({"prompt": item} for item in words))
             found += [(f"{seed}-{chunk}-{size}-{i}", words) for i, words in enumerate(read_prompts(path))]
             self._report("prompts", min((chunk + 1) * _CHUNK, count), count)
         return found
 
-    def answer(self, prompts: Sequence[tuple[str, str]], path: Path, seed: int) -> list[Conversation]:
-        """The conversations of these prompts, given as (key, words); those in the file are kept."""
+    def answer(
+        self, prompts: Sequence[tuple[str, str]], path: Path, seed: int, store: FeatureStore
+    ) -> list[Conversation]:
+        """The conversations of these prompts, given as (key, words); those in the file are kept.
+
+        What the target computes on the way goes into the store.
+        """
         known = {item.key for item in read_conversations(path)}
         if missing := [item for item in prompts if item[0] not in known]:
             eos_ids, first = self._target.eos_ids, seed * _SEEDS
             said = write_answers(self.engine, self.template, prompts, eos_ids, path, first, _BATCH, self._longest)
-            for done, _ in enumerate(said, 1):
+            shelf = Shelf(store)
+            for done, item in enumerate(said, 1):
+                shelf.put(item.key, self.recorder.take(item.key))
                 self._report("answers", done, len(missing))
+            shelf.close()
         wanted = {key for key, _ in prompts}
         return [item for item in read_conversations(path) if item.key in wanted]
 
 
-def given(path: Path, speaker: Speaker, directory: Path, seed: int) -> list[Conversation]:
+def given(path: Path, speaker: Speaker, directory: Path, seed: int, store: FeatureStore) -> list[Conversation]:
     """The conversations of a file of JSON lines: `prompt`, and `answer` or else the target's own.
 
     Both are texts, or lists of token ids with the template already applied, as `answers.jsonl` of another run has them.
@@ -99,7 +121,7 @@ def given(path: Path, speaker: Speaker, directory: Path, seed: int) -> list[Conv
             open_prompts.append((key, value["prompt"]))
         else:
             raise ConfigError(f"--data {path}: line {number} has token ids and no answer; give the answer's ids, too")
-    return whole + speaker.answer(open_prompts, directory / f"answers-{digest}.jsonl", seed)
+    return whole + speaker.answer(open_prompts, directory / f"answers-{digest}.jsonl", seed, store)
 
 
 def _pair(path: Path, number: int, value: dict[str, Any], speaker: Speaker) -> tuple[tuple[int, ...], tuple[int, ...]]:

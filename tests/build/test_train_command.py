@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from builders import build, train
 from builders.drafts import native
+from builders.training.answers import read_conversations
 from builders.training.course import Looker
+from builders.training.features import open_store, write_features
 from builders.training.state import Run
+from builders.training.target import Target
 from tests import training_data
 from tests.training_data import METHODS, run, saved, write_data
 from trtspec import manifest
@@ -33,6 +37,7 @@ def test_every_method_learns_and_leaves_a_drafter_that_builds(
     card = native.open_native(tmp_path / method).card
     assert (card.method.value, card.target_sha256) == (method, manifest.read(target).target_sha256)
     assert card.training["steps"] == 8 and card.training["command"].startswith("python -m builders.train --method")
+    assert (tmp_path / method / "curves.png").read_bytes().startswith(b"\x89PNG")
     ids = load_file(tmp_path / method / "drafter.safetensors")["token_ids"].tolist()
     assert len(ids) == 60 and ids == sorted(set(ids)) and {0, 2} <= set(ids)
     model = str(target.parent / "model")
@@ -77,6 +82,32 @@ def test_the_target_answers_prompts_that_have_no_answer(target: Path, tmp_path: 
     before = answers.stat().st_mtime_ns
     assert run("medusa", target, tmp_path, "--steps", "1", data=data) == 0
     assert answers.stat().st_mtime_ns == before
+
+
+def test_what_is_computed_while_answering_is_what_a_pass_over_the_whole_text_computes(
+    target: Path, tmp_path: Path
+) -> None:
+    """The last token is read by no pass; all others have their features, so that none is computed again."""
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"what is {i}?" * (i + 1)}) + "\n" for i in range(5)))
+    assert run("medusa", target, tmp_path, "--steps", "1", data=data) == 0
+    teacher = Target(target)
+    (answers,) = (tmp_path / "work").glob("*/answers-*.jsonl")
+    while_answering = open_store(teacher, answers.parent / "features")
+    conversations = read_conversations(answers)
+    again = open_store(teacher, tmp_path / "again")
+    assert sum(write_features(teacher, conversations, again)) == sum(len(item.tokens) for item in conversations)
+    for item in conversations:
+        rows = while_answering.read(item.key).float()
+        assert len(rows) == len(item.tokens) - 1
+        torch.testing.assert_close(rows, again.read(item.key)[:-1].float(), atol=0.02, rtol=0.02)
+
+
+def test_user_turns_are_made_up_where_there_is_no_data(target: Path, tmp_path: Path) -> None:
+    argv = ["--method", "medusa", "--target", str(target), "--work", str(tmp_path / "work"), "--synthesize", "40"]
+    assert train.main([*argv, "--output", str(tmp_path / "out"), "--steps", "1", "--draft-vocabulary", "60"]) == 0
+    (prompts,) = (tmp_path / "work").glob("*/prompts-*.jsonl")
+    assert 1 < len(prompts.read_text().splitlines()) <= 40
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
