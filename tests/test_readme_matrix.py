@@ -10,7 +10,8 @@ import pytest
 
 from trtspec import capabilities
 from trtspec.capabilities import Capability, Support, as_markdown
-from trtspec.types import Method, OutputLaw
+from trtspec.speculative import TYPICAL
+from trtspec.types import Method
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -56,7 +57,7 @@ def test_methods_are_named_where_they_differ_and_flows_have_a_column_each(monkey
 def test_another_law_than_the_exact_one_is_labelled_and_the_exact_one_is_not() -> None:
     """Typical acceptance: everything it touches says so, in the table and so in what a server tells of itself."""
     exact = capabilities.capabilities(Method.MEDUSA, "embedded")
-    typical = capabilities.capabilities(Method.MEDUSA, "embedded", OutputLaw.TYPICAL)
+    typical = capabilities.capabilities(Method.MEDUSA, "embedded", TYPICAL)
     assert set(exact) <= set(typical)
     changed = {name for name, item in typical.items() if item.support is Support.NOT_LOSSLESS}
     assert changed == {"speculation_on", "seed"}

@@ -2,7 +2,7 @@
 
 The rows are in `capabilities.csv`. A feature is the name of a request field; `speculation.mode` is the two features
 `speculation_off` and `speculation_on`. `*` stands for any method; a row that names a method goes before it, and a row
-that names a method and the law of its output, where that is not exact, before both: `medusa:typical`.
+that names a method and its rule of acceptance, where that is not the exact one, before both: `medusa:typical`.
 `python -m trtspec.capabilities` prints the README's table.
 """
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from trtspec.types import Method, OutputLaw
+from trtspec.speculative import EXACT
+from trtspec.types import Method
 
 ANY_METHOD = "*"
 
@@ -40,9 +41,9 @@ class Capability:
         return f"{self.support.value}: {self.reason}" if self.reason else self.support.value
 
 
-def capabilities(method: Method, flow: str, law: OutputLaw = OutputLaw.EXACT) -> Mapping[str, Capability]:
+def capabilities(method: Method, flow: str, acceptance: str = EXACT) -> Mapping[str, Capability]:
     """The features of one method on one flow, by name."""
-    return _features(f"{method.value}:{law.value}", flow)
+    return _features(f"{method.value}:{acceptance}", flow)
 
 
 def as_markdown() -> str:
@@ -70,7 +71,7 @@ def _fate(feature: str, flow: str) -> str:
 
 
 def _features(name: str, flow: str) -> Mapping[str, Capability]:
-    """The rows of a method, with a law behind a colon or without, over those that are more general."""
+    """The rows of a method, with a rule behind a colon or without, over those that are more general."""
     found: dict[str, Capability] = {}
     for general in (ANY_METHOD, name.partition(":")[0], name):
         found |= {item.feature: item for row, row_flow, item in _rows() if (row, row_flow) == (general, flow)}

@@ -23,8 +23,8 @@ EXACT, REJECTION, TYPICAL = "exact", "rejection", "typical"
 
 _COMMON = frozenset({"method", "num_speculative_tokens"})
 _LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max"}
-_DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first"}
-_AUTOREGRESSIVE = _DRAFTER | {"dynamic_tree", "max_tree_nodes", "tree_width", "min_confidence"}
+_DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first", "min_confidence"}
+_AUTOREGRESSIVE = _DRAFTER | {"dynamic_tree", "max_tree_nodes", "tree_width"}
 _KEYS = {
     Method.NONE: frozenset({"method"}),
     Method.NGRAM: _LOOKUP,
@@ -38,6 +38,9 @@ _KEYS = {
 _FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha")
 _RULES = {Method.DRAFT_MODEL: (EXACT, REJECTION), Method.MEDUSA: (EXACT, TYPICAL)}
 """Rules of acceptance beside the exact one, by method."""
+
+_MOST = {"num_speculative_tokens": MAX_DRAFT_TOKENS, "prompt_lookup_max": MAX_LOOKUP_TOKENS}
+"""Keys that bound others, at their own bounds: what a configuration leaves open, an engine may have built otherwise."""
 
 Tree = tuple[tuple[int, ...], ...]
 """Nodes as paths of child ranks from the root: (0, 1) is the second best child of the best child."""
@@ -61,7 +64,8 @@ class SpeculativeConfig:
     tree_width: int = 4
     """Dynamic tree: nodes that are expanded at each depth, and children of each."""
     min_confidence: float = 0.0
-    """Nodes that the drafter believes to be accepted with less probability than this are not submitted."""
+    """Nodes whose path the drafter thinks less likely than this are not submitted. Of sampled requests the noise of the
+    draw is part of what it thinks, so that this is a measure and no probability."""
     acceptance: str = EXACT
     """`exact`, or `rejection` for sampled drafts of a draft model, or Medusa's `typical`, which is not lossless."""
     typical_threshold: float = 0.09
@@ -103,6 +107,11 @@ class SpeculativeConfig:
             )
 
     @property
+    def has_drafter(self) -> bool:
+        """The method drafts with networks of its own."""
+        return "model" in known_keys(self.method)
+
+    @property
     def draft_tokens(self) -> int:
         """Deepest draft; 0 for the method that drafts nothing."""
         return 0 if self.method is Method.NONE else self.num_speculative_tokens
@@ -112,7 +121,7 @@ class SpeculativeConfig:
         """Most nodes of a draft."""
         if self.tree or not self.dynamic_tree:
             return max(len(self.tree), self.draft_tokens if not self.tree or self.ngram_first else 0)
-        return max(self.max_tree_nodes, self.draft_tokens)
+        return max(self.max_tree_nodes, self.draft_tokens if self.ngram_first else 0)
 
     def facts(self) -> dict[str, Any]:
         """The settings that this method reads, for the manifest and `engine_id`; paths are no facts."""
@@ -143,21 +152,15 @@ def parse(text: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         example = '\'{"method": "ngram", "num_speculative_tokens": 8}\''
         raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
-    from_dict(value)
+    read = _checked(value)
+    from_dict({**{key: most for key, most in _MOST.items() if key in known_keys(Method(read["method"]))}, **read})
     return dict(value)
 
 
 def from_dict(value: object) -> SpeculativeConfig:
     """Build a configuration from parsed JSON, with defaults for what is not written; every error names its key."""
-    if not isinstance(value, dict):
-        raise ConfigError(f"{FLAG} must be a JSON object, not {type(value).__name__}")
-    method = _method(value)
-    keys = known_keys(method)
-    if unknown := sorted(set(value) - keys):
-        raise ConfigError(
-            f"{FLAG}: method {method.value!r} has no key {unknown[0]!r}; its keys are {', '.join(sorted(keys))}"
-        )
-    return SpeculativeConfig(**{**{key: _read(key, item) for key, item in value.items()}, "method": method})
+    read = _checked(value)
+    return SpeculativeConfig(**{**read, "method": Method(read["method"])})
 
 
 def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
@@ -168,6 +171,11 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
     """
     if asked is None:
         return built
+    if asked.get("model") is not None:
+        raise ConfigError(
+            f"{FLAG} names the model {asked['model']!r} and the engine has its drafter in its folder; leave the key "
+            "out, or build an engine with --draft"
+        )
     config = from_dict({**_kept(built, asked), **asked})
     if config.method is Method.NONE:
         return config
@@ -176,9 +184,10 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
             f"{FLAG} asks for {config.method.value} and the engine was built for {built.method.value}; "
             f"build it with --method {config.method.value}, or ask for none"
         )
+    shape = "max_tree_nodes" if config.dynamic_tree else "the number of nodes of tree"
     for what, now, most in (
         ("num_speculative_tokens", config.num_speculative_tokens, built.num_speculative_tokens),
-        ("nodes of its tree", config.draft_nodes, max(built.draft_nodes, built.num_speculative_tokens)),
+        (shape, config.draft_nodes, max(built.draft_nodes, built.num_speculative_tokens)),
     ):
         if now > most:
             raise ConfigError(
@@ -195,16 +204,17 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
 
 def _kept(built: SpeculativeConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The built settings that stand beside those asked for: another shape replaces the tree, less depth cuts it."""
-    wanted = from_dict(dict(asked))
-    if wanted.method is not built.method:
+    wanted = _checked(asked)
+    if wanted["method"] != built.method.value:
         return {}
     kept = built.facts()
-    if wanted.dynamic_tree:
+    if wanted.get("dynamic_tree"):
         kept.pop("tree", None)
-    if wanted.tree:
+        kept["max_tree_nodes"] = min(built.max_tree_nodes, built.draft_nodes)
+    if wanted.get("tree"):
         kept.pop("dynamic_tree", None)
-    if "num_speculative_tokens" in asked and "tree" in kept:
-        kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted.num_speculative_tokens]
+    if "num_speculative_tokens" in wanted and "tree" in kept:
+        kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted["num_speculative_tokens"]]
     return kept
 
 
@@ -221,6 +231,19 @@ def check_tree(tree: Tree, depth: int) -> None:
                 f"{FLAG}: tree has {list(path)}, {len(path)} deep, and num_speculative_tokens is {depth}; raise it"
             )
         seen.add(path)
+
+
+def _checked(value: object) -> dict[str, Any]:
+    """The keys as their fields have them: known ones, of the right types. Ranges are checked with all keys together."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{FLAG} must be a JSON object, not {type(value).__name__}")
+    method = _method(value)
+    keys = known_keys(method)
+    if unknown := sorted(set(value) - keys):
+        raise ConfigError(
+            f"{FLAG}: method {method.value!r} has no key {unknown[0]!r}; its keys are {', '.join(sorted(keys))}"
+        )
+    return {key: _read(key, item) for key, item in value.items()}
 
 
 def _read(key: str, item: object) -> Any:
@@ -261,7 +284,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _method(value: dict[str, Any]) -> Method:
+def _method(value: Mapping[str, Any]) -> Method:
     if "method" not in value:
         raise ConfigError(f'{FLAG}: "method" is missing; it is never guessed')
     methods = {method.value: method for method in Method}

@@ -118,6 +118,11 @@ class Request:
     """The same for the tokens of the prompt."""
 
     @property
+    def drafts(self) -> bool:
+        """A draft can be of use: it is asked for, and there is more than one token to generate."""
+        return self.max_draft_tokens > 0 and self.max_tokens > 1
+
+    @property
     def end_ids(self) -> frozenset[int]:
         """All ids that end an output."""
         return self.eos_ids | self.stop_ids
@@ -265,6 +270,8 @@ class EngineInfo:
     output_law: OutputLaw
     default_draft_tokens: int
     """Depth where a request names none; 0 where speculation is off by default."""
+    acceptance: str = "exact"
+    """The rule by which drafts are accepted."""
     unverified_target: bool = False
     """A drafter was loaded although nothing shows that it was made for this target."""
 

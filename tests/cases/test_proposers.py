@@ -6,6 +6,7 @@ Cases 1, 3, 4, 6, 8 of the collected bug reports, for every method at once: the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -243,3 +244,67 @@ def test_what_the_drafter_has_not_read_is_not_found(method: str, cancelled: bool
     assert found.ids == plain([turn])["turn"]
     assert len(first.prompt) < (found.cached_tokens or 0) < len(turn.prompt) - 1
     assert found.stats.accepted == found.stats.drafted > 0
+
+
+def sharp(prefix: Sequence[int]) -> list[float]:
+    return [400.0 * value for value in LAW(prefix)]
+
+
+@pytest.mark.parametrize("nodes", [3, 8, 16])
+def test_a_dynamic_tree_is_as_deep_as_asked_and_no_worse_than_the_chain(nodes: int) -> None:
+    """However wide: each depth leaves room for those below it."""
+    accepted = {}
+    for name, shape in {"chain": {}, "dynamic": {"dynamic_tree": True, "max_tree_nodes": nodes}}.items():
+        texts = Texts()
+        depth = min(8, nodes)
+        settings = from_dict({"method": "eagle", "num_speculative_tokens": depth, **shape})
+        engine, _ = scripted_engine(sharp, make_proposer(settings, stateful(sharp, texts)), texts=texts, blocks=256)
+        asked = Request("a", (1, 2, 3), 91, max_draft_tokens=depth)
+        accepted[name] = drive(engine, [asked])["a"].stats
+    assert accepted["dynamic"].decode_passes == accepted["chain"].decode_passes
+    assert accepted["dynamic"].histogram[-1] > 0
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle"])
+def test_a_chunk_that_crosses_the_drafters_context_leaves_what_lies_before_it(method: str) -> None:
+    texts = Texts()
+    network = drafter(method, LAW, texts, positions=20, **loose(method))
+    engine, _ = scripted_engine(LAW, make_proposer(config(method, "chain"), network), texts=texts)
+    drive(engine, [Request("long", (*range(12), *range(12)), 8, max_draft_tokens=3)])
+    short = Request("short", (*range(12), 5), 5, max_draft_tokens=3)
+    found = drive(engine, [short])["short"]
+    assert found.cached_tokens == 12 and found.ids == plain([short])["short"]
+    assert found.stats.accepted == found.stats.drafted > 0
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle", "mtp"])
+def test_several_outputs_are_each_those_of_plain_decoding(method: str) -> None:
+    texts = Texts()
+    asked = Request("a", tuple(range(1, 14)), 15, SamplingParams(1.0), seed=8, max_draft_tokens=3, n=3)
+    engine, _ = scripted_engine(
+        LAW, make_proposer(config(method, "chain"), drafter(method, LAW, texts, **loose(method))), texts=texts
+    )
+    found = drive(engine, [asked])["a"].outputs
+    expected = drive(scripted_engine(LAW, NoProposer())[0], [replace(asked, max_draft_tokens=0)])["a"].outputs
+    assert [found[i].ids for i in range(3)] == [expected[i].ids for i in range(3)]
+    assert all(found[i].stats.accepted == found[i].stats.drafted > 0 for i in range(3))
+
+
+def test_one_token_answers_find_each_others_prefix() -> None:
+    """They never draft, so that what their drafter did not read is no loss."""
+    texts = Texts()
+    engine, runner = scripted_engine(LAW, make_proposer(config("eagle", "chain"), stateful(LAW, texts)), texts=texts)
+    asked = Request("a", tuple(range(1, 14)), 1, max_draft_tokens=3)
+    assert [drive(engine, [asked])["a"].cached_tokens for _ in range(2)] == [0, 12]
+    drive(engine, [replace(asked, n=4, tenant="other")])
+    assert sum(row.fed for plan in runner.plans[2:] for row in plan.rows) == 13 + 3
+
+
+def test_a_request_that_must_not_draft_finds_what_others_computed_and_not_the_other_way_round() -> None:
+    texts = Texts()
+    engine, _ = scripted_engine(LAW, make_proposer(config("eagle", "chain"), stateful(LAW, texts)), texts=texts)
+    on = Request("a", tuple(range(1, 14)), 8, max_draft_tokens=3)
+    off = replace(on, max_draft_tokens=0)
+    assert [drive(engine, [item])["a"].cached_tokens for item in (off, on, on, off)] == [0, 0, 12, 12]
+    longer = replace(off, prompt=(*off.prompt, *plain([off])["a"], 7))
+    assert [drive(engine, [longer])["a"].cached_tokens for _ in range(2)] == [20, 20]

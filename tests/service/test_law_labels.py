@@ -10,6 +10,7 @@ from tests.fakes import EOS, FakeExecutor, script_of, serving
 from trtspec.cli.serve import announce
 from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
+from trtspec.speculative import TYPICAL
 from trtspec.types import EngineInfo, Method, OutputLaw, SamplingParams
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
@@ -20,7 +21,7 @@ class TypicalExecutor(FakeExecutor):
     """As an engine with Medusa's typical acceptance describes itself."""
 
     def info(self) -> EngineInfo:
-        return replace(super().info(), method=Method.MEDUSA, output_law=OutputLaw.TYPICAL)
+        return replace(super().info(), method=Method.MEDUSA, output_law=OutputLaw.TYPICAL, acceptance=TYPICAL)
 
 
 async def test_answers_and_model_info_tell_the_law() -> None:

@@ -35,7 +35,7 @@ def life(sharing: bool) -> type:
                 return
             tokens = [int(place == odd) for place in range(text)]
             before = self.cache.free_blocks
-            found = self.cache.open(sequence, tokens, BlockNames(salt, SIZE))
+            found = self.cache.open(sequence, tokens, [BlockNames(salt, SIZE)])
             if found is None:
                 assert self.cache.free_blocks == before < -(-text // SIZE)
                 return
@@ -114,7 +114,7 @@ TestLifeWithoutSharing = life(False)
 def settled(cache: KVCache, sequence: int, tokens: Sequence[int], salt: str = "") -> int:
     """Open, commit and publish a text; returns how much of it was found."""
     names = BlockNames(salt, cache.block_tokens)
-    found = cache.open(sequence, tokens, names)
+    found = cache.open(sequence, tokens, [names])
     assert found is not None
     cache.commit(sequence, len(tokens) - found)
     cache.publish(sequence, tokens, names)
@@ -166,7 +166,7 @@ def test_a_text_that_is_computed_twice_at_once_is_kept_once() -> None:
     cache = KVCache(4, 4)
     names = BlockNames("", 4), BlockNames("", 4)
     for sequence in (0, 1):
-        assert cache.open(sequence, range(4), names[sequence]) == 0
+        assert cache.open(sequence, range(4), [names[sequence]]) == 0
     for sequence in (0, 1):
         cache.commit(sequence, 4)
         cache.publish(sequence, range(4), names[sequence])
@@ -181,7 +181,7 @@ def test_a_text_that_is_computed_twice_at_once_is_kept_once() -> None:
 def test_what_is_reserved_or_after_the_end_is_not_found() -> None:
     cache = KVCache(8, 4)
     names = BlockNames("", 4)
-    cache.open(1, range(4), names)
+    cache.open(1, range(4), [names])
     cache.publish(1, range(4), names)
     assert settled(cache, 2, range(5)) == 0, "nothing was committed"
     cache.reserve(1, 4 + 8)
@@ -193,7 +193,7 @@ def test_what_is_reserved_or_after_the_end_is_not_found() -> None:
 def test_a_block_one_token_of_which_is_not_cached_yet_is_not_found() -> None:
     cache = KVCache(8, 4)
     names = BlockNames("", 4)
-    cache.open(1, range(8), names)
+    cache.open(1, range(8), [names])
     cache.commit(1, 7)
     cache.publish(1, range(8), names)
     assert settled(cache, 2, range(9)) == 4
@@ -222,9 +222,9 @@ def test_room_counts_what_only_rests_and_not_what_would_be_taken_over() -> None:
     settled(cache, 1, range(12))
     cache.release(1)
     assert cache.room(2) == 12
-    assert cache.open(2, range(16), BlockNames("", 4)) is None
+    assert cache.open(2, range(16), [BlockNames("", 4)]) is None
     assert cache.free_blocks == 3
-    assert cache.open(2, range(12), BlockNames("", 4)) == 8
+    assert cache.open(2, range(12), [BlockNames("", 4)]) == 8
     cache.check()
 
 

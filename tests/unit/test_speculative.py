@@ -36,7 +36,7 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; allowed is 1 to 64"),
         ({"method": "ngram", "num_speculative_tokens": True}, "must be a whole number, not True"),
         ({"method": "ngram", "num_speculative_tokens": 2.0}, "must be a whole number, not 2.0"),
-        ({"method": "ngram", "prompt_lookup_min": 5}, "prompt_lookup_min is 5; allowed is 1 to 4"),
+        ({"method": "ngram", "prompt_lookup_min": 33}, "prompt_lookup_min is 33; allowed is 1 to 32"),
         ({"method": "medusa", "model": 3}, "model must be a path, not 3"),
         ({"method": "medusa", "dynamic_tree": True}, "method 'medusa' has no key 'dynamic_tree'"),
         ({"method": "eagle", "typical_alpha": 0.3}, "method 'eagle' has no key 'typical_alpha'"),
@@ -126,7 +126,11 @@ def test_depth_and_tree_change_within_what_was_built() -> None:
 @pytest.mark.parametrize(
     ("built", "asked", "message"),
     [
-        (STATIC, {"tree": [[0], [1], [2], [3], [4]]}, "nodes of its tree is 5 and the engine was built for at most 4"),
+        (
+            STATIC,
+            {"tree": [[0], [1], [2], [3], [4]]},
+            "nodes of tree is 5 and the engine was built for at most 4",
+        ),
         (STATIC, {"dynamic_tree": True, "max_tree_nodes": 5}, "is 5 and the engine was built for at most 4"),
         (DYNAMIC, {"max_tree_nodes": 13}, "is 13 and the engine was built for at most 12"),
         (DYNAMIC, {"num_speculative_tokens": 5}, "num_speculative_tokens is 5 and the engine was built for at most 4"),
@@ -159,7 +163,8 @@ def test_an_engine_that_promises_the_law_of_the_target_keeps_it() -> None:
         (SpeculativeConfig(Method.NGRAM, num_speculative_tokens=5), 5),
         (STATIC, 4),
         (DYNAMIC, 12),
-        (replace(DYNAMIC, max_tree_nodes=2), 4),
+        (replace(DYNAMIC, max_tree_nodes=2), 2),
+        (replace(DYNAMIC, max_tree_nodes=2, ngram_first=2), 4),
         (replace(STATIC, tree=((0,), (1,)), ngram_first=3), 4),
     ],
 )
@@ -198,3 +203,18 @@ def test_facts_hold_what_the_method_reads_and_no_path() -> None:
     assert SpeculativeConfig(Method.NONE).facts() == {"method": "none"}
     assert from_dict(BUILT.facts()) == BUILT
     assert "model" not in SpeculativeConfig(Method.MEDUSA, model="/secret").facts()
+
+
+def test_what_is_not_written_is_what_was_built_and_no_default() -> None:
+    long = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=10, prompt_lookup_min=2, prompt_lookup_max=8)
+    assert narrowed(long, parse('{"method": "ngram", "prompt_lookup_min": 6}')).prompt_lookup_max == 8
+    deep = SpeculativeConfig(Method.EAGLE, num_speculative_tokens=10)
+    path = [[0] * length for length in range(1, 11)]
+    assert len(narrowed(deep, parse(json.dumps({"method": "eagle", "tree": path}))).tree) == 10
+    small = narrowed(STATIC, {"method": "eagle", "dynamic_tree": True})
+    assert small.max_tree_nodes == STATIC.draft_nodes
+
+
+def test_an_engine_keeps_its_drafter() -> None:
+    with pytest.raises(ConfigError, match="names the model '/other' and the engine has its drafter in its folder"):
+        narrowed(STATIC, {"method": "eagle", "model": "/other"})

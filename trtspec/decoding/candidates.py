@@ -2,7 +2,8 @@
 
 A sampled request's target adds noise to its scores, and the noise is known before it chooses. So the drafter adds the
 same noise to its own: it guesses this very draw and not the law (the coupling of design: Gumbel-max over shared noise).
-Whatever is guessed, the target's choice stands, so nothing here can change the output.
+Whatever is guessed, the exact rule lets the target's choice stand. Rejection sampling needs drafts that are drawn
+instead, and their law.
 """
 
 from __future__ import annotations

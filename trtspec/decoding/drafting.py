@@ -36,7 +36,7 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """One pass of a drafter; it moves nothing, since drafted positions are fed again once their tokens are known."""
+    """One pass of a drafter; it moves nothing: drafted positions either are in their place, or are fed again."""
 
     rows: tuple[DraftRow, ...]
     copies: tuple[SlotCopy, ...] = ()

@@ -48,7 +48,7 @@ class Feeding:
             sequence = self._roster.waiting.first()
             if sequence is None or (before is not None and sequence.order > before):
                 break
-            names = None if sequence.scores_prompt else sequence.names
+            names = () if sequence.scores_prompt else (sequence.names, *sequence.readable)
             found = self._kv_cache.open(sequence.sequence_id, sequence.tokens, names)
             if found is None:
                 break

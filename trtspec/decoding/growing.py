@@ -17,7 +17,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import DraftNetwork, DraftOutput, DraftPlan, DraftRow
 from trtspec.decoding.proposer import SequenceView
 from trtspec.decoding.sampling import ChoiceRows
-from trtspec.decoding.trees import Growth, Shape
+from trtspec.decoding.trees import Growth, TreeShape
 
 Guess = Callable[[Tensor, ChoiceRows], Candidates]
 """From a drafter's logits at some places to what is drafted after each."""
@@ -43,24 +43,24 @@ class Module:
 
 
 def grow(
-    modules: Sequence[Module], first: DraftOutput, shape: Shape, guess: Guess, min_confidence: float = 0.0
+    modules: Sequence[Module], first: DraftOutput, shape: TreeShape, guess: Guess, min_confidence: float = 0.0
 ) -> Draft:
     """The drafts of all roots. `first` is what the first module says after each; depth d + 1 asks the module d."""
     rows = [root.row for root in modules[0].roots]
     growth = Growth(shape, rows, min_confidence)
     asking = (_Chain if shape.is_chain and len(modules) == 1 else _Tree)(growth, first.states)
-    found = guess(first.logits, choice_rows(rows, range(len(rows)), 1, 1))
+    found = guess(first.logits, coming_choices(rows, range(len(rows)), 1, 1))
     depth = 1
     while places := growth.add(found):
         live = growth.going.nonzero().squeeze(1)
         logits = asking.ask(modules[min(depth, len(modules) - 1)], live, fresh=depth < len(modules))
         depth += 1
-        guessed = guess(logits, choice_rows(rows, live.tolist(), depth, places))
+        guessed = guess(logits, coming_choices(rows, live.tolist(), depth, places))
         found = _spread(guessed, live, len(rows), places)
     return growth.draft()
 
 
-def choice_rows(rows: Sequence[SequenceView], live: Sequence[int], depth: int, places: int) -> ChoiceRows:
+def coming_choices(rows: Sequence[SequenceView], live: Sequence[int], depth: int, places: int) -> ChoiceRows:
     """How the target will choose the tokens of a depth, at so many places of each live row."""
     chosen = [rows[index] for index in live for _ in range(places)]
     return ChoiceRows(

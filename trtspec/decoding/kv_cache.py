@@ -66,11 +66,11 @@ class KVCache:
         table = self._tables.get(sequence_id, _Table())
         return (len(table.blocks) + self.free_blocks) * self.block_tokens - table.length
 
-    def open(self, sequence_id: int, tokens: Sequence[int], names: BlockNames | None = None) -> int | None:
+    def open(self, sequence_id: int, tokens: Sequence[int], names: Sequence[BlockNames] = ()) -> int | None:
         """Reserve positions for a new sequence's text, beginning with the longest run of blocks that hold it already.
 
         Returns how many positions were found, at most all but the last one, whose logits are needed; None where there
-        is no room. Without `names` nothing is looked for.
+        is no room. A block is looked for under each of the names.
         """
         found = self._find(tokens, names)
         woken = sum(self._users[block] == 0 for block in found)
@@ -151,10 +151,11 @@ class KVCache:
                 f"sequence {sequence_id} could write what others read"
             )
 
-    def _find(self, tokens: Sequence[int], names: BlockNames | None) -> list[int]:
-        if names is None or not self.prefix_sharing:
+    def _find(self, tokens: Sequence[int], names: Sequence[BlockNames]) -> list[int]:
+        if not self.prefix_sharing:
             return []
-        return self._index.find(names.of(tokens)[: (len(tokens) - 1) // self.block_tokens])
+        most = (len(tokens) - 1) // self.block_tokens
+        return self._index.find(zip(*(item.of(tokens)[:most] for item in names), strict=True))
 
     def _fresh(self) -> int:
         """A block for one sequence alone."""

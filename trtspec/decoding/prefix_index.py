@@ -6,7 +6,7 @@ It knows nothing of sequences and of who uses a block.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 _DIGEST_BYTES = 32
@@ -58,14 +58,14 @@ class PrefixIndex:
         """How many blocks could be taken."""
         return len(self._resting)
 
-    def find(self, names: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest run of known names."""
+    def find(self, names: Iterable[Sequence[bytes]]) -> list[int]:
+        """The blocks of the longest run of known texts, each under the first of its names that is known."""
         found: list[int] = []
-        for name in names:
-            block = self._block_by_name.get(name)
-            if block is None:
+        for alternatives in names:
+            known = [self._block_by_name[name] for name in alternatives if name in self._block_by_name]
+            if not known:
                 break
-            found.append(block)
+            found.append(known[0])
         return found
 
     def add(self, name: bytes, block: int) -> None:

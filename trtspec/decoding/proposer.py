@@ -51,7 +51,8 @@ class SequenceView:
     choice: int
     """Which of the request's outputs."""
     blocks: Sequence[int]
-    """Block table over all tokens and `max_nodes` more. Belongs to the cache: read only, and only during the call."""
+    """Block table over all tokens and `max_nodes` more. Belongs to the cache: read only, and only during the call. The
+    object stays the same while the sequence is not computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,12 @@ class BatchView:
     released: tuple[int, ...] = ()
     """Sequences that ended since the last view; their ids never come back."""
     advances: tuple[Advance, ...] = ()
+
+
+def among(view: BatchView, drafting: Sequence[SequenceView], draft: Draft) -> Draft:
+    """A draft of some of a view's rows as one of all: the others have no node."""
+    places = {row.sequence_id: place for place, row in enumerate(drafting)}
+    return draft.spread([places.get(row.sequence_id) for row in view.rows])
 
 
 class Proposer(Protocol):

@@ -101,9 +101,12 @@ class Roster:
             del self.live[sequence.request.request_id]
 
     def _sequence(self, request: Request, choice: int) -> Sequence:
-        plain = self._drafters_cache and request.max_draft_tokens == 0  # its blocks lack what a drafter reads
-        names = BlockNames(_PLAIN + request.tenant if plain else request.tenant, self._block_tokens)
-        sequence = Sequence(self._sequences, request, self._arrivals, choice, list(request.prompt), names)
+        names = BlockNames(request.tenant, self._block_tokens)
+        readable: tuple[BlockNames, ...] = ()
+        if self._drafters_cache and not request.drafts:  # its blocks lack what a drafter reads; others' lack nothing
+            readable = (names,)
+            names = BlockNames(_PLAIN + request.tenant, self._block_tokens)
+        sequence = Sequence(self._sequences, request, self._arrivals, choice, list(request.prompt), names, readable)
         self._sequences += 1
         return sequence
 

@@ -243,6 +243,6 @@ class Scheduler:
     def _release(self, sequence_id: int) -> None:
         """Give its blocks back. What a drafter has not read of them is not there for it, so nobody may find them."""
         unread = self._advances.pop(sequence_id, None)
-        if unread and self._needs.caches:
+        if unread and unread.request.drafts and self._needs.caches:
             self.kv_cache.withdraw(sequence_id, max(unread.start - self._needs.behind, 0))
         self.kv_cache.release(sequence_id)

@@ -21,6 +21,8 @@ class Sequence:
     """Prompt and output; the last one is not cached yet while decoding."""
     names: BlockNames
     """Of the blocks of `tokens`."""
+    readable: tuple[BlockNames, ...] = ()
+    """Other names under which others' blocks serve it as well."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Those of the first so many tokens of the prompt, while they are being scored."""
 

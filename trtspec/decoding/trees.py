@@ -19,9 +19,6 @@ from trtspec.decoding.draft import ROOT, Draft
 from trtspec.decoding.proposer import SequenceView
 from trtspec.speculative import SpeculativeConfig, Tree
 
-_PARENT_FIRST = 1e-6
-"""Taken from a node's score for each step of depth, so that a child that is certain does not tie with its parent."""
-
 
 class Level(NamedTuple):
     """The new nodes of one depth, M a row; indices count in the flattened guesses of the places just expanded."""
@@ -31,7 +28,7 @@ class Level(NamedTuple):
     scores: Tensor  # [B, M]: what is submitted first
 
 
-class Shape(Protocol):
+class TreeShape(Protocol):
     """A way to grow."""
 
     @property
@@ -75,18 +72,26 @@ class DynamicShape:
     def __init__(self, depth: int, width: int, nodes: int) -> None:
         self.nodes = nodes
         self.children = width
-        self._depth = depth
-        self._width = width
+        self._widths = _widths(depth, width, nodes)
 
     def level(self, depth: int, logprobs: Tensor) -> Level | None:
-        if depth > self._depth:
+        if depth > len(self._widths):
             return None
         guesses = torch.arange(logprobs.shape[1]).expand(len(logprobs), -1)
-        expanded = logprobs.topk(min(self._width, logprobs.shape[1])).indices if depth < self._depth else guesses[:, :0]
-        return Level(guesses, expanded, logprobs - depth * _PARENT_FIRST)
+        expanded = logprobs.topk(min(self._widths[depth - 1], logprobs.shape[1])).indices
+        return Level(guesses, expanded, logprobs)
 
 
-def shape_of(config: SpeculativeConfig) -> Shape:
+def _widths(depth: int, width: int, nodes: int) -> list[int]:
+    """How many nodes are expanded at each depth, none at the last: all of them lie where those that are submitted
+    will, so there are no more of them, and each depth leaves one for every later one."""
+    widths: list[int] = []
+    for later in range(min(depth, nodes) - 2, -1, -1):
+        widths.append(min(width, nodes - sum(widths) - later))
+    return [*widths, 0]
+
+
+def shape_of(config: SpeculativeConfig) -> TreeShape:
     """The shape that a configuration asks for."""
     depth = config.num_speculative_tokens
     if config.dynamic_tree:
@@ -102,7 +107,7 @@ def chain(depth: int) -> Tree:
 class Growth:
     """The drafts of B rows while they grow; node indices count a row's nodes in the order in which they came."""
 
-    def __init__(self, shape: Shape, views: Sequence[SequenceView], min_confidence: float) -> None:
+    def __init__(self, shape: TreeShape, views: Sequence[SequenceView], min_confidence: float) -> None:
         rows = len(views)
         self._shape = shape
         self._max_depth = torch.tensor([row.max_depth for row in views])
@@ -157,7 +162,7 @@ class Growth:
     def draft(self) -> Draft:
         """The nodes that are submitted: each row's best within its limits, each after its parent."""
         kept = self._kept()
-        width = max(int(kept.sum(dim=1).max()), 0) if kept.numel() else 0
+        width = int(kept.sum(dim=1).max()) if kept.numel() else 0
         order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
         place = kept.long().cumsum(dim=1) - 1
         parents = self.parents.gather(1, order)

@@ -14,7 +14,7 @@ from trtspec.decoding.candidates import candidates, drawn
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan, DraftRow
 from trtspec.decoding.growing import Guess, Module, Root, grow
-from trtspec.decoding.proposer import Advance, BatchView, Needs, SequenceView
+from trtspec.decoding.proposer import Advance, BatchView, Needs, SequenceView, among
 from trtspec.decoding.trees import shape_of
 from trtspec.speculative import REJECTION, SpeculativeConfig
 
@@ -58,8 +58,7 @@ class DraftModelProposer:
         roots = [Root(row, len(row.tokens) - 1, None) for row in drafting]
         draft = grow([Module(self._model, roots)], first, self._shape, self._guess, self._min_confidence)
         self._note_drafted(drafting, draft)
-        places = {row.sequence_id: place for place, row in enumerate(drafting)}
-        return draft.spread([places.get(row.sequence_id) for row in view.rows])
+        return among(view, drafting, draft)
 
     def _feed(
         self, texts: Mapping[int, Sequence[int]], ends: Mapping[int, int], drafting: Mapping[int, None]
@@ -76,7 +75,7 @@ class DraftModelProposer:
 
     def _note(self, advance: Advance) -> int:
         """Correct what is known of a sequence's cache by what was committed; returns how much of the text that is."""
-        end = advance.start + advance.count
+        end = min(advance.start + advance.count, self._model.positions)
         cached = self._cached.get(advance.sequence_id)
         kept = cached.length if cached and cached.blocks is advance.blocks else advance.start
         self._cached[advance.sequence_id] = _Cached(advance.blocks, min(kept, end))
@@ -90,7 +89,7 @@ class DraftModelProposer:
                 self._cached[row.sequence_id] = _Cached(row.blocks, length)
 
     def _follows(self, advance: Advance) -> bool:
-        return advance.request.max_draft_tokens > 0 and advance.start + advance.count <= self._model.positions
+        return advance.request.drafts and advance.start < self._model.positions
 
     def _drafts(self, row: SequenceView) -> bool:
         reached = len(row.tokens) + row.max_depth

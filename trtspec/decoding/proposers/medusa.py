@@ -13,8 +13,8 @@ from torch import Tensor
 from trtspec.decoding.candidates import Candidates, candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter
-from trtspec.decoding.growing import choice_rows
-from trtspec.decoding.proposer import BatchView, Needs, SequenceView
+from trtspec.decoding.growing import coming_choices
+from trtspec.decoding.proposer import BatchView, Needs, SequenceView, among
 from trtspec.decoding.trees import Growth, shape_of
 from trtspec.speculative import SpeculativeConfig
 
@@ -36,21 +36,20 @@ class MedusaProposer:
         for sequence_id in view.released:
             self._last.pop(sequence_id, None)
         for advance in view.advances:
-            if advance.features is not None and advance.request.max_draft_tokens > 0:
+            if advance.features is not None and advance.request.drafts:
                 self._last[advance.sequence_id] = advance.features[-1].clone()
         drafting = [row for row in view.rows if row.max_depth and row.sequence_id in self._last]
         if not drafting:
             return Draft.empty(len(view.rows))
         draft = self._grow(drafting)
-        places = {row.sequence_id: place for place, row in enumerate(drafting)}
-        return draft.spread([places.get(row.sequence_id) for row in view.rows])
+        return among(view, drafting, draft)
 
     def _grow(self, rows: Sequence[SequenceView]) -> Draft:
         growth = Growth(self._shape, rows, self._min_confidence)
         logits = self._heads.forward(torch.stack([self._last[row.sequence_id] for row in rows]))
         places = 1
         for depth, head in enumerate(logits.unbind(1), 1):
-            coming = choice_rows(rows, range(len(rows)), depth, 1)
+            coming = coming_choices(rows, range(len(rows)), depth, 1)
             found = candidates(head, coming, self._heads.token_ids, self._shape.children)
             tokens, logprobs = (part.repeat_interleave(places, 0) for part in (found.tokens, found.logprobs))
             places = growth.add(Candidates(tokens, logprobs))

@@ -19,7 +19,7 @@ from trtspec.decoding.candidates import candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan, DraftRow
 from trtspec.decoding.growing import Module, Root, grow
-from trtspec.decoding.proposer import Advance, BatchView, Needs, SequenceView
+from trtspec.decoding.proposer import Advance, BatchView, Needs, SequenceView, among
 from trtspec.decoding.trees import shape_of
 from trtspec.speculative import SpeculativeConfig
 
@@ -52,6 +52,7 @@ class StatefulProposer:
         tree = not self._shape.is_chain
         behind = len(self._modules) - 1
         self.needs = Needs(config.draft_nodes, tree=tree, features=drafter.features, caches=True, behind=behind)
+        self._positions = min(module.positions for module in self._modules)
         self._roots: list[dict[int, Tensor]] = [{} for _ in self._modules]
         """By module and sequence: the state that the last known token is fed with."""
         self._ends: list[dict[int, Tensor]] = [{} for _ in self._modules]
@@ -72,12 +73,11 @@ class StatefulProposer:
         )
         guess = partial(candidates, token_ids=self._modules[0].token_ids, count=self._shape.children)
         draft = grow(self._with_roots(drafting), first, self._shape, guess, self._min_confidence)
-        places = {row.sequence_id: place for place, row in enumerate(drafting)}
-        return draft.spread([places.get(row.sequence_id) for row in view.rows])
+        return among(view, drafting, draft)
 
     def _read(self, advances: Iterable[Advance], wanting: Iterable[SequenceView]) -> Mapping[int, _Said]:
         """Feed every module what was committed. Returns what the first one says, also after roots known before."""
-        feeds = {item.sequence_id: self._committed(item) for item in advances if self._follows(item)}
+        feeds = self._committed([item for item in advances if self._follows(item)])
         known = self._roots[0].keys() - feeds.keys()
         again = {row.sequence_id: self._root(row) for row in wanting if row.sequence_id in known}
         first = said = self._feed(0, {**feeds, **again})
@@ -116,15 +116,26 @@ class StatefulProposer:
                 passed[sequence_id] = _Feed(feed.tokens[lost:], feed.start - 1 + lost, feed.blocks, earlier)
         return passed
 
-    def _committed(self, advance: Advance) -> _Feed:
-        if advance.features is None:
+    def _committed(self, advances: Sequence[Advance]) -> dict[int, _Feed]:
+        """What the first module is fed with: as much as its context holds."""
+        feeds: dict[int, _Feed] = {}
+        counts = [min(item.count, self._positions - item.start) for item in advances]
+        for item, count, states in zip(advances, counts, self._states(advances, counts), strict=True):
+            if self._tables.get(item.sequence_id) is not item.blocks:
+                self._forget([item.sequence_id])  # the text begins, or is computed again
+                self._tables[item.sequence_id] = item.blocks
+            begin = item.start + 1
+            feeds[item.sequence_id] = _Feed(item.tokens[begin : begin + count], item.start, item.blocks, states)
+        return feeds
+
+    def _states(self, advances: Sequence[Advance], counts: Sequence[int]) -> Sequence[Tensor]:
+        """[count, H] of each."""
+        features = [
+            item.features[:count] for item, count in zip(advances, counts, strict=True) if item.features is not None
+        ]
+        if len(features) < len(advances):
             raise ValueError("the runner tells no features of the target, which this proposer reads")
-        if self._tables.get(advance.sequence_id) is not advance.blocks:
-            self._forget([advance.sequence_id])  # the text begins, or is computed again
-            self._tables[advance.sequence_id] = advance.blocks
-        begin, end = advance.start + 1, advance.start + 1 + advance.count
-        states = self._modules[0].states(advance.features)
-        return _Feed(advance.tokens[begin:end], advance.start, advance.blocks, states)
+        return self._modules[0].states(torch.cat(features)).split(list(counts)) if features else ()
 
     def _root(self, row: SequenceView) -> _Feed:
         """The root alone: what came before it was fed earlier."""
@@ -138,11 +149,11 @@ class StatefulProposer:
         ]
 
     def _follows(self, advance: Advance) -> bool:
-        """The sequence may draft, now or later."""
-        return advance.request.max_draft_tokens > 0 and self._reaches(advance.start + advance.count)
+        """The sequence may draft, now or later, or what it leaves may help one that does."""
+        return advance.request.drafts and self._reaches(advance.start + 1)
 
     def _reaches(self, length: int) -> bool:
-        return all(length <= module.positions for module in self._modules)
+        return length <= self._positions
 
     def _forget(self, sequence_ids: Iterable[int]) -> None:
         for sequence_id in sequence_ids:

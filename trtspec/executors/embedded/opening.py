@@ -25,7 +25,7 @@ from trtspec.executors.embedded.runners import Shape, StoredDrafter, runner_kind
 from trtspec.executors.embedded.weights import DTYPES, load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
-from trtspec.speculative import SpeculativeConfig, known_keys, narrowed
+from trtspec.speculative import SpeculativeConfig, narrowed
 from trtspec.types import EngineInfo, Failed, Limits, Request
 
 _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
@@ -43,8 +43,7 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     device = choose_device(options.device, manifest.runner)
     config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
-    drafts = "model" in known_keys(speculative.method)
-    drafter = DrafterConfig.from_json(directory / DRAFTER_NAME) if drafts else None
+    drafter = DrafterConfig.from_json(directory / DRAFTER_NAME) if speculative.has_drafter else None
     block_tokens = kind.block_tokens(options.kv_block_tokens)
     caches = [config, *(drafter.caches if drafter else ())]
     position_bytes = sum(kind.slot_bytes(cache, dtype) for cache in caches)
@@ -126,6 +125,7 @@ def _info(manifest: Manifest, speculative: SpeculativeConfig, limits: Limits) ->
         quantization=manifest.quantization,
         limits=limits,
         output_law=law(speculative),
+        acceptance=speculative.acceptance,
         default_draft_tokens=speculative.draft_tokens,
         unverified_target=manifest.drafter is not None and manifest.drafter.unverified,
     )

@@ -98,7 +98,7 @@ def _eager_drafter(shape: Shape, drafter: StoredDrafter, widening: Widening) -> 
     token_ids = None if weights.token_ids is None else weights.token_ids.to(shape.device)
     if isinstance(weights, HeadsWeights):
         heads = EagerHeads(HeadsModel(config, dense_heads(weights, widening)), shape.dtype, token_ids)
-        return Drafter(heads=heads, features=config.features)
+        return Drafter(heads=heads, vocabulary_size=shape.vocabulary_size, features=config.features)
     plain = dense_network(weights, widening)
     positions = config.positions(shape.positions)
     models = [DrafterModel(config, plain, index, positions) for index in range(config.modules)]
@@ -107,7 +107,7 @@ def _eager_drafter(shape: Shape, drafter: StoredDrafter, widening: Widening) -> 
         EagerNetwork(model, pool, shape.block_tokens, positions, token_ids)
         for model, pool in zip(models, pools, strict=True)
     )
-    return Drafter(modules, features=config.features)
+    return Drafter(modules, vocabulary_size=shape.vocabulary_size, features=config.features)
 
 
 def _pool(shape: Shape, config: DecoderConfig) -> CachePool:
@@ -150,7 +150,8 @@ class OpenVino:
         if drafter is None:
             return Networks(runner, Drafter())
         settings = Settings(shape.dtype, shape.blocks, shape.threads)
-        return Networks(runner, openvino_drafter(drafter.config, drafter.weights, shape.positions, settings))
+        made = openvino_drafter(drafter.config, drafter.weights, shape.positions, shape.vocabulary_size, settings)
+        return Networks(runner, made)
 
 
 RUNNERS: Mapping[str, RunnerKind] = {"eager": Eager(), "openvino": OpenVino()}

@@ -23,13 +23,16 @@ from trtspec.executors.embedded.openvino.drafter_graph import (
 from trtspec.executors.embedded.weights import Weight
 
 
-def openvino_drafter(config: DrafterConfig, weights: DrafterWeights, positions: int, settings: Settings) -> Drafter:
+def openvino_drafter(
+    config: DrafterConfig, weights: DrafterWeights, positions: int, vocabulary_size: int, settings: Settings
+) -> Drafter:
     """All networks of a drafter beside a target that goes so far."""
     if isinstance(weights, HeadsWeights):
-        return Drafter(heads=OpenVinoHeads(config, weights, settings), features=config.features)
+        heads = OpenVinoHeads(config, weights, settings)
+        return Drafter(heads=heads, vocabulary_size=vocabulary_size, features=config.features)
     longest = config.positions(positions)
     modules = tuple(OpenVinoNetwork(config, weights, index, longest, settings) for index in range(config.modules))
-    return Drafter(modules, features=config.features)
+    return Drafter(modules, vocabulary_size=vocabulary_size, features=config.features)
 
 
 class OpenVinoNetwork:
