@@ -25,7 +25,7 @@ from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.device import CUDA
 from trtspec.executors.embedded.opening import open_engine
 from trtspec.speculative import SpeculativeConfig
-from trtspec.types import Method, Request
+from trtspec.types import Method, Request, SamplingParams
 
 PROMPTS = [tuple(range(5, 5 + length)) for length in (3, 40)]
 SETTINGS = {
@@ -46,7 +46,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "engine"
 
 
-def with_drafter(plain: Path, folder: Path, name: str) -> Path:
+def with_drafter(plain: Path, folder: Path, name: str, **settings: Any) -> Path:
     """The same engine, built for a random drafter."""
     shutil.copytree(plain, folder)
     target = DecoderConfig.from_json(folder / decoder_config.NAME)
@@ -58,16 +58,21 @@ def with_drafter(plain: Path, folder: Path, name: str) -> Path:
     manifest = manifests.read(folder)
     names = (drafter_config.NAME, drafter_weights.NAME)
     artifacts = {**manifest.artifacts, **{item: manifests.hash_file(folder / item) for item in names}}
-    manifests.write(replace(manifest, speculative=SETTINGS[name], artifacts=artifacts), folder)
+    manifests.write(replace(manifest, speculative=replace(SETTINGS[name], **settings), artifacts=artifacts), folder)
     return folder
 
 
-def texts(folder: Path, speculative: Mapping[str, Any] | None = None) -> tuple[list[list[int]], int, int]:
+def texts(
+    folder: Path, speculative: Mapping[str, Any] | None = None, sampling: SamplingParams | None = None
+) -> tuple[list[list[int]], int, int]:
     """What is generated, how many tokens were drafted, and how many the cache holds."""
     options = EngineOptions(threads=1, kv_cache_mib=8, speculative=speculative)
     opened = open_engine(folder, manifests.read(folder), options)
     depth = opened.info.limits.max_draft_tokens
-    requests = [Request(str(i), prompt, 12, max_draft_tokens=depth) for i, prompt in enumerate(PROMPTS)]
+    requests = [
+        Request(str(i), prompt, 12, sampling or SamplingParams(), max_draft_tokens=depth)
+        for i, prompt in enumerate(PROMPTS)
+    ]
     results = drive(opened.engine, requests, join_every=2)
     drafted = sum(sum(record.nodes_by_depth) for result in results.values() for record in result.passes)
     return [results[str(i)].ids for i in range(len(PROMPTS))], drafted, opened.info.limits.kv_cache_tokens
@@ -81,6 +86,15 @@ def test_an_engine_opens_with_its_drafter(plain: Path, tmp_path: Path, name: str
     assert none == 0 and drafted > 20
     layers = sum(cache.num_layers for cache in DRAFTERS[name].caches)
     assert shared * (2 + layers) == pytest.approx(alone * 2, abs=16 * (2 + layers))  # layers are alike in size
+
+
+@pytest.mark.parametrize(("name", "rule"), [("pruned model", "rejection"), ("medusa", "typical")])
+def test_an_engine_opens_with_another_rule_of_acceptance(plain: Path, tmp_path: Path, name: str, rule: str) -> None:
+    """Drafts are drawn, or judged by likelihood; greedy text is that of plain decoding all the same."""
+    folder = with_drafter(plain, tmp_path / "engine", name, acceptance=rule)
+    assert texts(folder)[0] == texts(plain)[0]
+    found, drafted, _ = texts(folder, sampling=SamplingParams(1.0, top_k=30))
+    assert drafted > 10 and all(len(ids) == 12 for ids in found)
 
 
 def test_without_speculation_the_drafter_takes_no_memory(plain: Path, tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ def make_subject(root: Path, method: str, runner: str) -> Subject:
 
 
 @pytest.fixture(
-    scope="module", params=[(method, "eager") for method in METHODS] + [("eagle3", "openvino")], ids=" ".join
+    scope="module",
+    params=[(method, "eager") for method in METHODS] + [("eagle3", "openvino"), ("mtp", "openvino")],
+    ids=" ".join,
 )
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     method, runner = request.param
