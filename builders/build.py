@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from builders import demo_model, stages
 from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
+from builders.calibration import asked as calibration
+from builders.calibration import words
+from builders.calibration.flags import add_flags
 from builders.checkpoint import open_checkpoint, parameter_count, stored_precision
 from builders.choices import (
     BACKENDS,
@@ -52,6 +55,8 @@ examples:
   python -m builders.build --method ngram
   python -m builders.build --method ngram --target ~/models/SmolLM2-1.7B-Instruct --dtype bfloat16
   python -m builders.build --method eagle3 --target ~/models/Llama-3.1-8B-Instruct --draft ~/models/EAGLE3-Llama-3.1-8B
+  python -m builders.build --method medusa --target ~/models/vicuna-7b --draft ~/models/medusa-vicuna-7b \\
+      --allow-unverified-target --calibration prompts.jsonl --tree-nodes 24 --draft-vocabulary 8192
   python -m builders.build --method ngram --speculative-config '{{"method": "ngram", "num_speculative_tokens": 6}}'
 """
 
@@ -85,6 +90,8 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     if options.dry_run:
         return 0
     built = stages.build_engine(plan, argv)
+    if said := words.told(built.build.get(calibration.RECORD, {}), built.speculative):
+        print(f"\n{said}")
     print(f"\nit says    {built.smoke['text']!r}{_smoke_note(built.smoke)}")
     print(f"engine     {built.engine_id[:12]} in {plan.output} after {built.build['seconds']} s")
     print(f"serve it   trtspec serve {plan.output}")
@@ -100,6 +107,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     draft = _draft(options, asked, given)
     config = resolve(options.method, asked, draft.card.speculative if draft else {})
     METHODS[options.method].plan(config)
+    kind = METHODS[options.method].drafter
     return Recipe(
         model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,
         target=given or demo_model.fetch(),
@@ -113,6 +121,9 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         max_context_tokens=options.max_context_tokens,
         draft=draft,
         allow_unverified_target=options.allow_unverified_target,
+        calibration=calibration.resolve(
+            options.calibration, options.tree_nodes, options.draft_vocabulary, kind, config
+        ),
     )
 
 
@@ -120,7 +131,11 @@ def _draft(options: argparse.Namespace, asked: Mapping[str, Any] | None, target:
     """The drafter that is named by flag or in the speculative configuration, or found."""
     named = (asked or {}).get("model")
     if METHODS[options.method].drafter is None:
-        for flag, given in (("--draft", options.draft), ("--allow-unverified-target", options.allow_unverified_target)):
+        for flag, given in (
+            ("--draft", options.draft),
+            ("--allow-unverified-target", options.allow_unverified_target),
+            (calibration.FLAG, options.calibration),
+        ):
             if given:
                 raise ConfigError(f"{flag} is for methods that have a drafter; --method {options.method} has none")
         return None
@@ -147,6 +162,7 @@ def describe(plan: Plan) -> str:
         "model": f"{recipe.model}: {plan.checkpoint.architecture}, {parameter_count(config) / 1e6:.1f} M parameters, "
         f"{config.num_layers} layers, stored as {stored_precision(plan.checkpoint.tensors)}",
         **_describe_drafter(plan),
+        **words.planned(recipe.calibration, METHODS[method].drafter, recipe.speculative),
         "packed": f"{plan.packed_bytes / 1e6:.1f} MB of weights",
         "context": f"{plan.max_context_tokens} tokens of {config.max_position_embeddings}",
         "output": str(plan.output),
@@ -184,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(parser)
+    add_flags(parser)
     _add_how(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -208,7 +225,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="the drafter's folder: our own, Medusa, EAGLE, EAGLE-3, speculators, or a model (also a .gguf file); "
-        "without one, the demo model's stored drafter or the target's own modules (mtp)",
+        "without one, the demo model's stored drafter or the target's own modules (mtp). Pickles (.bin, .pt) are "
+        "converted to safetensors first, with the command that the error gives",
     )
     what.add_argument(
         "--allow-unverified-target",

@@ -23,6 +23,8 @@ HEAD = "lm_head.weight"
 _FULL_PRECISION = ("F32", "F64")
 _NOTHING_TO_READ = "rotary_emb.inv_freq"
 """Old Llama checkpoints hold these frequencies; they follow from the config."""
+_LONGEST_INDEX = 9
+"""Digits of a layer's number."""
 MTP_PREFIX, MEDUSA_PREFIX = "mtp.", "medusa_head."
 MTP_FUSION = "eh_proj.weight"
 """Drafters that lie beside their target: modules and heads by their prefix, a further layer by this part of it."""
@@ -163,6 +165,8 @@ def _drafts(name: str, checkpoint: Checkpoint) -> bool:
     if name.startswith((MTP_PREFIX, MEDUSA_PREFIX)):
         return True
     index = name.removeprefix("model.layers.").partition(".")[0]
+    if len(index) > _LONGEST_INDEX:  # a damaged name: such a number takes long to read, or is refused
+        return False
     beyond = index.isdecimal() and int(index) >= checkpoint.config.num_layers
     return beyond and layer_tensor(int(index), MTP_FUSION) in checkpoint.tensors
 

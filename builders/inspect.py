@@ -10,6 +10,7 @@ from pathlib import Path
 from trtspec import manifest
 from trtspec.errors import TrtspecError
 from trtspec.manifest import Manifest
+from trtspec.types import OutputLaw
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +40,7 @@ def describe(found: Manifest) -> str:
         "context": f"{found.max_context_tokens} tokens",
         "vocabulary": f"{found.vocabulary_size} ids",
         "speculative": manifest.canonical_json(found.speculative.facts()),
+        "output law": _law(found.output_law),
         "drafter": _drafter(found),
         "target": found.target_sha256,
         "tokenizer": found.tokenizer_sha256,
@@ -51,6 +53,12 @@ def describe(found: Manifest) -> str:
     lines += ["", "artifacts"]
     lines += [f"  {item.bytes:>12}  {item.sha256[:12]}  {name}" for name, item in sorted(found.artifacts.items())]
     return "\n".join(lines)
+
+
+def _law(law: OutputLaw) -> str:
+    if law is OutputLaw.EXACT:
+        return f"{law.value}: that of the target alone"
+    return f"{law.value}: NOT LOSSLESS, sampled text is not that of the target alone"
 
 
 def _drafter(found: Manifest) -> str:

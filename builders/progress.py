@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+Report = Callable[[str, int, int], None]
+"""Told the stage, what is done, and of how much."""
 
 
 def progress_bars() -> Progress:
@@ -18,6 +22,20 @@ def progress_bars() -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def stage_bars() -> Iterator[Report]:
+    """A bar for each stage that reports."""
+    with progress_bars() as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
 
 
 def working_on(what: str) -> AbstractContextManager[object]:

@@ -1,6 +1,6 @@
 """What is asked of a build, resolved from flags: one frozen value, hashed.
 
-The contents of target and drafter are not part of the hash; `builders.inputs` watches them.
+The contents of target, drafter and calibration text are not part of the hash; `builders.inputs` watches them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trtspec
+from builders.calibration.asked import Calibration
 from builders.checkpoint import Checkpoint, stored_precision
 from builders.choices import DTYPES, Choice, choose_dtype
 from builders.inputs import input_files
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from builders.layout import Packed
 
 ENGINES = Path("engines")
+_CALIBRATION = "calibration text"
 LEAST_CONTEXT = 2
 """A token of prompt and a token of text."""
 
@@ -44,14 +46,17 @@ class Recipe:
     max_context_tokens: int | None
     draft: OpenedDraft | None = None
     allow_unverified_target: bool = False
+    calibration: Calibration | None = None
 
     @property
     def inputs(self) -> Mapping[str, Path]:
         """The files that a build reads, by name."""
         files = input_files(self.target)
-        if self.draft is None or self.draft.path == self.target:
-            return files
-        return files | {f"draft/{name}": path for name, path in input_files(self.draft.path).items()}
+        if self.draft is not None and self.draft.path != self.target:
+            files |= {f"draft/{name}": path for name, path in input_files(self.draft.path).items()}
+        if self.calibration is not None:
+            files[_CALIBRATION] = self.calibration.path
+        return files
 
     @property
     def sha256(self) -> str:
@@ -68,6 +73,7 @@ class Recipe:
             "max_context_tokens": self.max_context_tokens,
             "draft": None if self.draft is None else self.draft.format,
             "allow_unverified_target": self.allow_unverified_target,
+            "calibration": self.calibration and self.calibration.facts(),
         }
         return hashlib.sha256(manifest.canonical_json(facts).encode()).hexdigest()
 
@@ -136,9 +142,11 @@ def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
 
 
 def _with_drafter(plan: Plan, draft: OpenedDraft) -> Plan:
-    from builders.drafts.checks import check_source, early_match
+    from builders.drafts.checks import check_source, check_whole, early_match
 
     source = draft.source(plan.checkpoint)
     check_source(source, plan.checkpoint.config, plan.recipe.speculative)
+    if plan.recipe.calibration is not None:
+        check_whole(source, plan.recipe.calibration.draft_vocabulary)
     allow = plan.recipe.allow_unverified_target
     return replace(plan, drafter=source, matched_by=early_match(draft, source, allow_unverified=allow))

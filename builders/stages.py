@@ -1,4 +1,4 @@
-"""The stages of a build, in order: text, weights, drafter, smoke, manifest.
+"""The stages of a build, in order: text, weights, drafter (with its calibration), smoke, manifest.
 
 What can be checked without weights and tokenizer was checked before, in `builders.recipe`.
 """
@@ -10,8 +10,9 @@ import importlib.util
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,17 @@ from builders import folder
 from builders.inputs import Input, fingerprint, unchanged
 from builders.progress import progress_bars, working_on
 from builders.recipe import Plan, Recipe
-from trtspec import manifest
+from trtspec import generation, manifest
 from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
 from trtspec.executors.embedded import decoder_config
-from trtspec.manifest import DrafterRecord, Manifest
+from trtspec.manifest import Manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from builders.drafts.source import DraftSource
+    from builders.pack import Form
+    from builders.text import TextArtifact
 
 _NEEDED = ("torch", "transformers", "safetensors", "gguf")
 _HEADROOM_BYTES = 64 << 20
@@ -57,7 +62,7 @@ def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
             "recipe": plan.recipe.sha256,
             "inputs": [item.to_dict() for item in inputs],
         }
-        finished = replace(finished, build=build)
+        finished = replace(finished, build={**build, **finished.build})
         manifest.write(finished, directory)
         folder.publish(directory, output)
     return finished
@@ -65,14 +70,50 @@ def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
 
 def _fill(plan: Plan, directory: Path) -> Manifest:
     """All files but the manifest, and the manifest as a value."""
+    from builders.pack import Form
     from builders.smoke import run_smoke
     from builders.text import load_tokenizer, pack_text
 
     with working_on("packing the tokenizer"):
         tokenizer = load_tokenizer(plan.checkpoint)
         text = pack_text(plan.checkpoint, tokenizer, directory)
-    packed = _pack(plan, tokenizer, text.vocabulary_size, directory)
-    draft = Manifest(
+    source = _fitting(plan, tokenizer, text.vocabulary_size, directory)
+    form = Form(plan.dtype.value, plan.recipe.quantization)
+    made = _target(plan, text, form, directory)
+    if source is not None:
+        made = _with_drafter(plan, source, form, made, directory)
+    made = replace(made, artifacts=folder.list_artifacts(directory))
+    with folder.trial(directory, made) as view, working_on("generating a few tokens"):
+        return replace(made, smoke=run_smoke(view, made).to_dict())
+
+
+def _fitting(
+    plan: Plan, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int, directory: Path
+) -> DraftSource | None:
+    """The drafter as it fits the target's vocabulary; what does not is refused before any weight is packed."""
+    from builders.pack_drafter import fit_drafter
+
+    if plan.drafter is None:
+        return None
+    allow = plan.recipe.allow_unverified_target
+    source = fit_drafter(plan.drafter, tokenizer, vocabulary_size, allow_unverified=allow)
+    if plan.recipe.calibration is not None:
+        plan.recipe.calibration.check_vocabulary(vocabulary_size, generation.read(directory).eos_ids)
+    return source
+
+
+def _target(plan: Plan, text: TextArtifact, form: Form, directory: Path) -> Manifest:
+    """Pack the target's weights; the manifest as far as they settle it."""
+    from builders.identity import Identity
+    from builders.layout import layout
+    from builders.pack import Weights, pack_weights
+    from trtspec.executors.embedded.weights import NAME as WEIGHTS
+
+    identity = Identity()
+    weights = Weights(plan.checkpoint.path, layout(plan.checkpoint.config), plan.checkpoint.read)
+    pack_weights(weights, form, directory / WEIGHTS, "weights", identity.add)
+    plan.checkpoint.config.to_json(directory / decoder_config.NAME)
+    return Manifest(
         model=plan.recipe.model,
         backend=plan.recipe.backend.value,
         architecture=plan.checkpoint.architecture,
@@ -82,39 +123,24 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
         max_context_tokens=plan.max_context_tokens,
         vocabulary_size=text.vocabulary_size,
         speculative=plan.recipe.speculative,
-        artifacts=folder.list_artifacts(directory),
+        artifacts={},
         tokenizer_sha256=text.sha256,
-        target_sha256=packed.target_sha256,
-        drafter=packed.drafter,
+        target_sha256=identity.sha256,
         versions=_versions(plan),
     )
-    with folder.trial(directory, draft) as view, working_on("generating a few tokens"):
-        return replace(draft, smoke=run_smoke(view, draft).to_dict())
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """What packing the weights told."""
+def _with_drafter(plan: Plan, source: DraftSource, form: Form, target: Manifest, directory: Path) -> Manifest:
+    """Pack the drafter beside its target, calibrated where that is asked for."""
+    from builders.calibration.stage import calibrate
+    from builders.pack_drafter import match_drafter, pack_drafter
 
-    target_sha256: str
-    drafter: DrafterRecord | None
-
-
-def _pack(plan: Plan, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int, directory: Path) -> _Packed:
-    """The weights of the target, then those of its drafter, whose checks come before both where they can."""
-    from builders.identity import Identity
-    from builders.layout import layout
-    from builders.pack import Form, Weights, pack_weights
-    from builders.pack_drafter import fit_drafter, pack_drafter
-    from trtspec.executors.embedded.weights import NAME as WEIGHTS
-
-    source = None if plan.drafter is None else fit_drafter(plan.drafter, tokenizer, vocabulary_size)
-    form, identity = Form(plan.dtype.value, plan.recipe.quantization), Identity()
-    target = Weights(plan.checkpoint.path, layout(plan.checkpoint.config), plan.checkpoint.read)
-    pack_weights(target, form, directory / WEIGHTS, "weights", identity.add)
-    plan.checkpoint.config.to_json(directory / decoder_config.NAME)
-    drafter = None if source is None else pack_drafter(plan, source, form, identity.sha256, directory)
-    return _Packed(identity.sha256, drafter)
+    target = replace(target, drafter=match_drafter(plan, source, target.target_sha256))
+    pack = partial(pack_drafter, form=form, directory=directory)
+    if plan.recipe.calibration is not None:
+        return calibrate(plan.recipe.calibration, source, target, directory, pack)
+    pack(source)
+    return target
 
 
 def _check_space(plan: Plan, directory: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 READABLE_DTYPES = ("F32", "BF16", "F16", "F64")
 _PICKLES = ("*.bin", "*.pt", "*.pth")
+_USUAL_PICKLES = ("pytorch_model", "consolidated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,32 @@ def _headers(path: Path, single: str) -> dict[Path, dict[str, TensorInfo]]:
     if (path / single).is_file():
         return {path / single: read_header(path / single)}
     if not (path / INDEX).is_file():
-        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
-        if pickles:
+        if pickles := _pickles(path, single):
             raise CheckpointError(
-                f"{path} holds its weights as pickle ({pickles[0]}), which can run code when read; "
-                "convert them to safetensors"
+                f"{path} holds its weights as pickle ({pickles[0].name}), which can run code when read; convert them "
+                f"first: {_conversion(pickles, path / single)}"
             )
         raise CheckpointError(f"{path} has neither {single} nor {INDEX}")
     return _shard_headers(path)
+
+
+def _pickles(path: Path, single: str) -> list[Path]:
+    """The files that hold weights: those with the usual names, else one that may."""
+    found = sorted(file for pattern in _PICKLES for file in path.glob(pattern))
+    usual = [file for file in found if file.name.startswith((Path(single).stem, *_USUAL_PICKLES))]
+    return usual or found[:1]
+
+
+def _conversion(pickles: Sequence[Path], output: Path) -> str:
+    """A command line that converts them without running any code of theirs."""
+    names = ", ".join(json.dumps(str(file), ensure_ascii=False) for file in pickles)
+    code = (
+        "import torch; from safetensors.torch import save_file; "
+        f"save_file({{k: v.clone().contiguous() for f in [{names}] for k, v in "
+        'torch.load(f, weights_only=True, map_location="cpu").items()}, '
+        f"{json.dumps(str(output), ensure_ascii=False)})"
+    )
+    return f"python -c {shlex.quote(code)}"
 
 
 def _shard_headers(path: Path) -> dict[Path, dict[str, TensorInfo]]:

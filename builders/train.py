@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import TaskID
-
 from builders import build, demo_model, stages
-from builders.progress import progress_bars
+from builders.progress import stage_bars
 from builders.training.recipe import STYLES, Training
 from builders.training.schedule import Budget
 from trtspec import manifest
@@ -56,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     try:
-        return _run(options, shlex.join(["python", "-m", "builders.train", *arguments]))
+        return _run(options, shlex.join(["python", "-m", "builders.train", *map(_without_place, arguments)]))
     except _Stopped as stopped:
         return stopped.code
     except (TrtspecError, OSError) as error:
@@ -67,6 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _without_place(argument: str) -> str:
+    """An argument as a card shows it, with the last part of a path alone: where files lie is this machine's affair."""
+    flag, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return flag + equals + (Path(value).name or value)
+
+
 def _run(options: argparse.Namespace, command: str) -> int:
     _check(options)
     be_considerate()
@@ -75,20 +79,15 @@ def _run(options: argparse.Namespace, command: str) -> int:
     from builders.training.course import take
     from builders.training.target import Target
 
-    with progress_bars() as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage)
-            bars.update(tasks[stage], completed=done, total=total)
-
+    with stage_bars() as report:
         left = take(_course(options, command), Target(engine), report)
     _tell(options, left)
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
+    if (options.output / manifest.NAME).exists():
+        raise ConfigError(f"--output {options.output} is an engine (it has {manifest.NAME}); give another place")
     if options.output.exists() and not (options.output / DRAFTER).is_file() and any(options.output.iterdir()):
         raise ConfigError(
             f"--output {options.output} exists and is no drafter (it has no {DRAFTER}); give another place"
@@ -110,7 +109,7 @@ def _engine(target: Path | None, work: Path) -> Path:
     """The target as an engine folder: the one that is given, or one in the cache that is built where it is missing."""
     if target is not None and (target / manifest.NAME).is_file():
         return target
-    name = demo_model.MODEL if target is None else target.name
+    name = demo_model.MODEL if target is None else target.expanduser().resolve().name
     place = work / "targets" / name
     asked = [] if target is None else ["--target", str(target)]
     code = build.main(["--method", "none", *asked, "--output", str(place)])

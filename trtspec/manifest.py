@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.speculative import SpeculativeConfig, from_dict
+from trtspec.speculative import TYPICAL, SpeculativeConfig, from_dict
+from trtspec.types import OutputLaw
 
 FORMAT = 3
 NAME = "manifest.json"
@@ -76,6 +77,11 @@ class Manifest:
     """argv, time, inputs: what is true of the run and not of the engine."""
 
     @property
+    def output_law(self) -> OutputLaw:
+        """The law of its tokens beside that of plain decoding, as its rule of acceptance leaves it."""
+        return OutputLaw.TYPICAL if self.speculative.acceptance == TYPICAL else OutputLaw.EXACT
+
+    @property
     def facts(self) -> str:
         """Canonical JSON of the build facts, without paths outside the folder, argv, time and versions."""
         return canonical_json(
@@ -129,6 +135,7 @@ def write(manifest: Manifest, directory: Path) -> None:
         "max_context_tokens": manifest.max_context_tokens,
         "vocabulary_size": manifest.vocabulary_size,
         "speculative": manifest.speculative.facts(),
+        "output_law": manifest.output_law.value,
         "artifacts": {
             name: {"bytes": item.bytes, "sha256": item.sha256} for name, item in sorted(manifest.artifacts.items())
         },

@@ -6,14 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from trtspec.errors import CheckpointError, ConfigError
-from trtspec.speculative import SpeculativeConfig, from_dict
+from trtspec.speculative import FLAG, SpeculativeConfig, from_dict
 from trtspec.types import Method
 
 NAME = "proposer.json"
 README = "README.md"
+_NOT_ITS_OWN = frozenset({"acceptance", "model", "typical_threshold", "typical_alpha"})
+"""Settings that name files, or that could change the law of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,31 @@ def read_card(directory: Path) -> Card:
             training=value["training"],
             measured=value["measured"],
         )
+        _check(card, path)
         _ = card.config
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); copy or train the drafter again") from error
     return card
+
+
+def _check(card: Card, path: Path) -> None:
+    """Refuse values of other types, and settings that are not a drafter's to choose."""
+    for name, value, kinds in (
+        ("target.sha256", card.target_sha256, (str, NoneType)),
+        ("target.name", card.target_name, (str, NoneType)),
+        ("speculative", card.speculative, (dict,)),
+        ("training", card.training, (dict,)),
+        ("measured", card.measured, (dict,)),
+    ):
+        if not isinstance(value, kinds):
+            raise CheckpointError(f"{path}: {name} is {value!r:.80}; copy or train the drafter again")
+    if refused := sorted(_NOT_ITS_OWN & card.speculative.keys()):
+        raise CheckpointError(
+            f"{path}: speculative has {refused[0]!r}, which a drafter's card must not set: files and the rule of "
+            f"acceptance, on which the law of the output depends, are chosen with {FLAG} alone; remove it there"
+        )
 
 
 def _words(card: Card) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builders.calibration.asked import VOCABULARY
 from builders.drafts.source import DraftSource, OpenedDraft
 from builders.methods import METHODS
 from trtspec.decoding.proposer import LAST_HIDDEN
@@ -50,6 +51,15 @@ def check_source(source: DraftSource, target: DecoderConfig, speculative: Specul
         raise ConfigError(
             f"{FLAG}: drafts are up to {speculative.draft_tokens} deep and --draft {path} has {config.modules} heads, "
             f"one for each depth; give num_speculative_tokens and a tree of at most {config.modules}"
+        )
+
+
+def check_whole(source: DraftSource, asked: int | None) -> None:
+    """Refuse to cut the vocabulary of a drafter that is cut already."""
+    if asked is not None and source.token_ids is not None:
+        raise ConfigError(
+            f"{VOCABULARY} is {asked} and --draft {source.path} drafts {len(source.token_ids)} tokens already; "
+            "leave the flag out, or give a drafter of all tokens"
         )
 
 

@@ -41,7 +41,7 @@ def eagle_source(
     files = open_tensors(path)
     decoder = eagle_decoder(raw, path / "config.json", files.tensors, prefix)
     check_width(path, decoder, target.config)
-    check_vocabulary(path, decoder, target.config)
+    check_vocabulary(path, decoder.vocab_size, target.config)
     config = DrafterConfig(
         kind=FEATURES,
         decoder=decoder,

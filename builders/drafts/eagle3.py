@@ -66,7 +66,7 @@ def eagle3_source(path: Path, raw: Mapping[str, Any], variant: Variant, target: 
     own_embedding = variant.trained_embedding or decoder.hidden_size != target.config.hidden_size
     if _EMBEDDING not in files.tensors:
         check_width(path, decoder, target.config)
-    check_vocabulary(path, decoder, target.config)
+    check_vocabulary(path, decoder.vocab_size, target.config)
     config = DrafterConfig(
         kind=FUSED_FEATURES,
         decoder=decoder,

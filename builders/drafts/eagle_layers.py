@@ -48,10 +48,10 @@ def check_width(path: Path, drafter: DecoderConfig, target: DecoderConfig) -> No
         )
 
 
-def check_vocabulary(path: Path, drafter: DecoderConfig, target: DecoderConfig) -> None:
-    """Embeddings of one tokenizer may be padded differently; no further apart than that."""
-    if abs(drafter.vocab_size - target.vocab_size) > MOST_PADDING:
+def check_vocabulary(path: Path, size: int, target: DecoderConfig, name: str = "vocab_size") -> None:
+    """Embeddings of one tokenizer may be padded differently; no further apart than that. `name` has the `size`."""
+    if abs(size - target.vocab_size) > MOST_PADDING:
         raise CheckpointError(
-            f"--draft {path}: its vocab_size is {drafter.vocab_size} and the target's is {target.vocab_size}, "
+            f"--draft {path}: its {name} is {size} and the target's is {target.vocab_size}, "
             f"further apart than padding explains (up to {MOST_PADDING}); give a drafter that was made for this target"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.checkpoint import EMBEDDING
+from builders.drafts import card as cards
 from builders.drafts import eagle, eagle3, medusa, native, speculators
 from builders.drafts.draft_model import open_draft_model
 from builders.drafts.source import OpenedDraft
@@ -65,5 +66,6 @@ def _by_tensors(path: Path, names: Collection[str]) -> _Format:
 
 
 def _unknown(path: Path) -> CheckpointError:
-    marks = (f"{drafter_config.NAME} (as `python -m builders.train` writes)", *(item.mark for item in _FORMATS))
+    ours = f"{drafter_config.NAME} and {cards.NAME} (as `python -m builders.train` writes)"
+    marks = (ours, *(item.mark for item in _FORMATS))
     return CheckpointError(f"--draft {path} is no drafter of a known format; looked for {', '.join(marks)}")

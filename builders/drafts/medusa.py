@@ -15,7 +15,7 @@ from typing import Any
 
 from builders.checkpoint import EMBEDDING, MEDUSA_PREFIX, Checkpoint
 from builders.drafts.card import Card
-from builders.drafts.source import DraftSource, OpenedDraft, check_items, one
+from builders.drafts.source import DraftSource, OpenedDraft, check_depth, check_items, one
 from builders.layout import Packed
 from builders.model_config import read_json, size
 from builders.tensor_files import INDEX, SINGLE, TensorFiles, open_tensors
@@ -33,6 +33,7 @@ _BLOCKS_KEY = "medusa_num_layers"
 def open_medusa(path: Path, raw: Mapping[str, Any]) -> OpenedDraft:
     """Read the card out of the config."""
     heads = size(raw, HEADS_KEY, path / "config.json")
+    check_depth(heads, HEADS_KEY, path / "config.json")
     name = raw.get("base_model_name_or_path")
     card = Card(
         Method.MEDUSA,
@@ -56,10 +57,20 @@ def _source(path: Path, target: Checkpoint) -> DraftSource:
         modules=size(raw, HEADS_KEY, where),
         blocks=size(raw, _BLOCKS_KEY, where, 1),
     )
+    _check_counts(config, files, where)
     items = tuple(_items(config, prefix, target.config.hidden_size, files))
     spare = {name for name in files.tensors if not name.startswith(prefix)}
     check_items(items, files.tensors, path, spare)
     return DraftSource(path, config, items, files.read, beside_target=path.resolve() == target.path.resolve())
+
+
+def _check_counts(config: DrafterConfig, files: TensorFiles, where: Path) -> None:
+    """Before all tensors are listed: a damaged count may be in the millions."""
+    for key, count in ((HEADS_KEY, config.modules), (_BLOCKS_KEY, config.blocks)):
+        if count > len(files.tensors):
+            raise CheckpointError(
+                f"{where}: {key} is {count} and there are {len(files.tensors)} tensors; copy it again"
+            )
 
 
 def _files(path: Path, target: Checkpoint) -> TensorFiles:

@@ -4,7 +4,8 @@ DeepSeek-V3's layout: module K is `model.layers.N` for N = layers + K, a decoder
 embedding and state, `eh_proj` that fuses them, embedding first, and `shared_head.norm`; its `embed_tokens` and
 `shared_head.head` repeat the target's. The state that is handed on is what goes into that norm (`deepseek_mtp.py` of
 vLLM). Qwen3-Next's layout: `mtp.fc`, `mtp.pre_fc_norm_embedding`, `mtp.pre_fc_norm_hidden` and `mtp.norm` serve all
-modules, module K's layer is `mtp.layers.K`, and the state handed on is normalised (`qwen3_next_mtp.py` of vLLM).
+modules, module K's layer is `mtp.layers.K`, and the state handed on is normalised (`qwen3_next_mtp.py` of vLLM); all
+its norms multiply by 1 + weight (`Qwen3NextRMSNorm` of `transformers`), while ours multiply by the weight.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, takewhile
+
+from torch import Tensor
 
 from builders.checkpoint import MTP_FUSION, MTP_PREFIX, Checkpoint, layer_tensor
 from builders.drafts.card import Card
@@ -24,6 +27,7 @@ from trtspec.errors import CheckpointError
 from trtspec.executors.embedded.drafter_config import FEATURES, DrafterConfig
 from trtspec.executors.embedded.drafter_weights import module_name
 from trtspec.executors.embedded.weights import layer_name
+from trtspec.speculative import MAX_DRAFT_TOKENS
 from trtspec.types import Method
 
 _DEEPSEEK = {"fuse": MTP_FUSION, "token_norm": "enorm.weight", "state_norm": "hnorm.weight"}
@@ -46,6 +50,8 @@ class _Modules:
     parts: Callable[[str], Mapping[str, str]]
     """From that prefix to the module's other tensors, by stored name."""
     normalised_states: bool
+    norms_from_zero: bool = False
+    """Norms multiply by 1 + weight."""
     repeated: tuple[str, ...] = ()
     """Inside a layer's prefix: tensors of the target once more."""
 
@@ -53,7 +59,7 @@ class _Modules:
 def open_mtp(target: Checkpoint) -> OpenedDraft:
     """The modules in the target's folder."""
     found = _find(target)
-    card = Card(Method.MTP, speculative={"num_speculative_tokens": len(found.layers)})
+    card = Card(Method.MTP, speculative={"num_speculative_tokens": min(len(found.layers), MAX_DRAFT_TOKENS)})
     return OpenedDraft(target.path, "mtp", card, partial(_source, found))
 
 
@@ -62,10 +68,10 @@ def _find(target: Checkpoint) -> _Modules:
     deepseek = _while_there(target, lambda index: layer_tensor(first + index, ""), MTP_FUSION)
     if deepseek:
         parts = _DEEPSEEK | {"norm": _DEEPSEEK_NORM}
-        return _Modules(deepseek, lambda prefix: {k: prefix + v for k, v in parts.items()}, False, _REPEATED)
+        return _Modules(deepseek, lambda prefix: {k: prefix + v for k, v in parts.items()}, False, repeated=_REPEATED)
     qwen = _while_there(target, lambda index: f"{MTP_PREFIX}layers.{index}.", "mlp.down_proj.weight")
     if qwen:
-        return _Modules(qwen, lambda _: {k: MTP_PREFIX + v for k, v in _QWEN.items()}, True)
+        return _Modules(qwen, lambda _: {k: MTP_PREFIX + v for k, v in _QWEN.items()}, True, norms_from_zero=True)
     raise CheckpointError(
         f"--method mtp: {target.path} has no multi-token-prediction modules; looked for "
         f"{layer_tensor(first, MTP_FUSION)} (DeepSeek-V3) and {MTP_PREFIX}layers.0 (Qwen3-Next). Give a drafter with "
@@ -93,7 +99,14 @@ def _source(found: _Modules, target: Checkpoint) -> DraftSource:
     begins = (MTP_PREFIX, *found.layers)
     tensors = {name: info for name, info in target.tensors.items() if name.startswith(begins)}
     check_items(items, tensors, target.path, {prefix + name for prefix in found.layers for name in found.repeated})
-    return DraftSource(target.path, config, tuple(items), target.read, beside_target=True)
+    read = partial(_read_from_zero, target) if found.norms_from_zero else target.read
+    return DraftSource(target.path, config, tuple(items), read, beside_target=True)
+
+
+def _read_from_zero(target: Checkpoint, name: str) -> Tensor:
+    """A tensor; a norm's weight as ours are."""
+    tensor = target.read(name)
+    return tensor.float() + 1 if "norm" in name.split(".")[-2] else tensor
 
 
 def _items(config: DrafterConfig, found: _Modules, module: int, target: Checkpoint) -> list[Packed]:

@@ -16,15 +16,17 @@ from torch import Tensor
 from builders.checkpoint import Checkpoint
 from builders.drafts import card as cards
 from builders.drafts.card import Card, read_card, write_card
+from builders.drafts.eagle_layers import check_vocabulary, check_width
 from builders.drafts.layout import drafter_shapes, optional_shapes
+from builders.drafts.shape_file import read_shape
 from builders.drafts.source import DraftSource, OpenedDraft, check_items, check_token_ids, one
 from builders.layout import Shape
-from builders.model_config import read_json
 from builders.safetensors_file import read_header
 from builders.tensor_files import TensorFiles, open_tensors
 from trtspec.errors import CheckpointError
 from trtspec.executors.embedded import drafter_config, drafter_weights
-from trtspec.executors.embedded.drafter_config import DrafterConfig
+from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.drafter_config import FEATURES, DrafterConfig
 from trtspec.executors.embedded.weights import SCALES, Int8Weight
 
 _INT8 = "I8"
@@ -36,14 +38,14 @@ def write(directory: Path, config: DrafterConfig, tensors: Mapping[str, Tensor],
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / cards.NAME).unlink(missing_ok=True)
-    save_file(dict(tensors), directory / drafter_weights.NAME)
     config.to_json(directory / drafter_config.NAME)
+    save_file(dict(tensors), directory / drafter_weights.NAME)
     write_card(card, directory)
 
 
 def holds(path: Path) -> bool:
-    """Whether a folder is one of ours."""
-    return (path / drafter_config.NAME).is_file()
+    """Whether a folder is one of ours; an engine has a drafter, too, but no card of it."""
+    return (path / drafter_config.NAME).is_file() and (path / cards.NAME).is_file()
 
 
 def open_native(path: Path) -> OpenedDraft:
@@ -52,10 +54,13 @@ def open_native(path: Path) -> OpenedDraft:
 
 
 def _source(path: Path, target: Checkpoint) -> DraftSource:
-    shape, where = _shape(path, target), path / drafter_weights.NAME
+    where = path / drafter_weights.NAME
     if not where.is_file():
         raise CheckpointError(f"--draft {path}: {drafter_weights.NAME} is missing; copy or train the drafter again")
     header = read_header(where)
+    shape = _shape(path, target, len(header))
+    if drafter_weights.TOKEN_IDS not in header:
+        check_vocabulary(path, shape.config.vocabulary_size, target.config, "vocabulary_size")
     scaled = {name for name, info in header.items() if info.dtype == _INT8 and name + SCALES in header}
     files = open_tensors(path, drafter_weights.NAME, integers={*scaled, drafter_weights.TOKEN_IDS})
     wanted = dict(shape.needed) | {name: size for name, size in shape.optional.items() if name in header}
@@ -86,13 +91,20 @@ class _DrafterShape:
     optional: Mapping[str, Shape]
 
 
-def _shape(path: Path, target: Checkpoint) -> _DrafterShape:
-    where = path / drafter_config.NAME
-    try:
-        config = DrafterConfig.from_dict(read_json(where))
-        return _DrafterShape(config, drafter_shapes(config, target.config), optional_shapes(config))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{where} is damaged ({error}); copy or train the drafter again") from error
+def _shape(path: Path, target: Checkpoint, tensors: int) -> _DrafterShape:
+    config = read_shape(path / drafter_config.NAME, tensors)
+    _check_fits(path, config, target.config)
+    return _DrafterShape(config, drafter_shapes(config, target.config), optional_shapes(config))
+
+
+def _check_fits(path: Path, config: DrafterConfig, target: DecoderConfig) -> None:
+    """What reads the target's states or shares its tables is as wide as it; an own embedding has its rows."""
+    if config.decoder is None:
+        return
+    if config.kind == FEATURES or not (config.own_embedding and config.own_head):
+        check_width(path, config.decoder, target)
+    if config.own_embedding:
+        check_vocabulary(path, config.decoder.vocab_size, target)
 
 
 def _read(files: TensorFiles, scaled: frozenset[str], name: str) -> Tensor:

@@ -16,6 +16,7 @@ from trtspec.errors import CheckpointError
 from trtspec.executors.embedded.drafter_config import TOKENS, DrafterConfig
 from trtspec.executors.embedded.drafter_weights import TOKEN_IDS
 from trtspec.executors.embedded.weights import EMBEDDING, HEAD
+from trtspec.speculative import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class DraftSource:
     """[D] int64, ascending: the target's ids of the drafted tokens, where they are not all."""
     model: Checkpoint | None = None
     """The checkpoint of a whole model, whose tokenizer must be the target's."""
+    same_tokenizer: bool = True
+    """False once the model's tokenizer was found to begin or end texts otherwise, which was allowed."""
     beside_target: bool = False
     """It lies in the target's own folder, and so is made for it."""
 
@@ -60,6 +63,24 @@ class DraftSource:
                 )
         items = tuple(replace(item, kept=count) if self._is_cut(item) else item for item in self.items)
         return replace(self, config=replace(self.config, vocabulary_size=count), items=items, token_ids=ids)
+
+    def reduced(self, token_ids: Tensor) -> DraftSource:
+        """One that drafted all the target's tokens, with these alone, [D] ascending: its output heads keep their rows.
+
+        A head that it shares, with the target or with its own embedding, is picked from when the engine opens.
+        """
+        heads = {source for item in self.items if _last(item.name) == HEAD for source in item.sources}
+
+        def read(name: str) -> Tensor:
+            return self.read(name)[token_ids] if name in heads else self.read(name)
+
+        count = len(token_ids)
+        items = tuple(
+            replace(item, shapes=((count, *item.shape[1:]),), kept=None) if _last(item.name) == HEAD else item
+            for item in self.items
+        )
+        config = replace(self.config, vocabulary_size=count)
+        return replace(self, config=config, items=items, read=read, token_ids=token_ids)
 
     def _is_cut(self, item: Packed) -> bool:
         """Heads are. A whole model's keeps its padding, as the target's does."""
@@ -112,6 +133,12 @@ def check_items(
             f"--draft {path}: tensor {unknown[0]} has no place in this kind of drafter; nothing is left out silently, "
             "so give one without additions"
         )
+
+
+def check_depth(depth: int, key: str, where: Path) -> None:
+    """Refuse drafts deeper than any engine makes."""
+    if depth > MAX_DRAFT_TOKENS:
+        raise CheckpointError(f"{where}: {key} is {depth}; supported is 1 to {MAX_DRAFT_TOKENS}")
 
 
 def check_token_ids(path: Path, ids: Tensor, size: int, what: str) -> None:

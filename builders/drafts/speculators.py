@@ -17,7 +17,7 @@ from builders.checkpoint import Checkpoint
 from builders.drafts.card import Card
 from builders.drafts.eagle import eagle_source
 from builders.drafts.eagle3 import Variant, eagle3_source
-from builders.drafts.source import DraftSource, OpenedDraft
+from builders.drafts.source import DraftSource, OpenedDraft, check_depth
 from builders.model_config import size
 from trtspec.errors import CheckpointError
 from trtspec.types import Method
@@ -29,9 +29,9 @@ _Read = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Checkpoint], Draft
 def open_speculators(path: Path, raw: Mapping[str, Any]) -> OpenedDraft:
     """Read algorithm, verifier and settings."""
     kind = raw[KIND_KEY]
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(
-            f"--draft {path}: {KIND_KEY} is {kind!r}; supported of this format are {', '.join(_KINDS)}"
+            f"--draft {path}: {KIND_KEY} is {kind!r:.80}; supported of this format are {', '.join(_KINDS)}"
         )
     layer = raw.get("transformer_layer_config")
     if not isinstance(layer, dict):
@@ -53,6 +53,7 @@ def _proposal(raw: Mapping[str, Any], path: Path) -> tuple[str | None, Mapping[s
     except (KeyError, TypeError, StopIteration) as error:
         raise CheckpointError(f"{where}: speculators_config is damaged ({error!r}); copy the drafter again") from error
     depth = size(proposal, "speculative_tokens", where)
+    check_depth(depth, "speculative_tokens", where)
     return name if isinstance(name, str) else None, {"num_speculative_tokens": depth}
 
 

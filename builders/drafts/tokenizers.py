@@ -14,16 +14,29 @@ if TYPE_CHECKING:
 _SPECIAL = ("bos_token_id", "eos_token_id")
 
 
-def check_same_tokenizer(path: Path, drafter: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+def check_same_tokenizer(
+    path: Path, drafter: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, *, allow_other_ends: bool
+) -> bool:
     """Refuse tokenizers that spell an id differently, merge differently, or begin and end texts with other ids.
 
-    Ids that only one of them knows lie in padding, and are neither fed nor drafted.
+    Ids that only one of them knows lie in padding, and are neither fed nor drafted. Returns whether they are the same;
+    false is for those that begin or end texts with other ids, where that is allowed: such drafts are only worse.
     """
     _check_spelling(path, drafter.get_vocab(), target.get_vocab())
+    _check_merges(path, drafter, target)
     for name in _SPECIAL:
         left, right = getattr(drafter, name), getattr(target, name)
         if left != right:
-            raise _different(path, f"{name} is {left} in the drafter and {right} in the target")
+            if allow_other_ends:
+                return False
+            raise CheckpointError(
+                f"--draft {path}: its tokenizer has another {name}, {left}, than the target, {right}, and is the same "
+                "otherwise; give a model of the same family, or --allow-unverified-target to use it all the same"
+            )
+    return True
+
+
+def _check_merges(path: Path, drafter: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
     left, right = _merges(drafter), _merges(target)
     if left != right:
         at = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,8 @@ class Conversation:
 def read_conversations(path: Path) -> list[Conversation]:
     """All whole lines; a last line that an interruption cut is left out."""
     found = []
-    for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
-        if line.endswith("\n"):
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else []:
+        if line.endswith(b"\n"):
             value = json.loads(line)
             found.append(Conversation(value["key"], tuple(value["prompt"]), tuple(value["answer"])))
     return found
@@ -64,25 +64,35 @@ def write_answers(
 ) -> Iterator[Conversation]:
     """Answer the prompts, given as (key, words), that the file does not answer yet; yields each as it is written.
 
-    `max_tokens` bounds prompt and answer together.
+    `max_tokens` bounds prompt and answer together. Seed and kind of an answer depend on its prompt's place alone.
     """
-    whole = read_conversations(path)
-    with path.open("w") as file:
-        file.writelines(_line(item) for item in whole)
-        file.flush()
-        done = {item.key for item in whole}
-        requests = _requests(template, [item for item in prompts if item[0] not in done], eos_ids, seed, max_tokens)
+    done = {item.key for item in read_conversations(path)}
+    with path.open("ab") as file:
+        file.truncate(_whole_bytes(path))
+        requests = _requests(template, prompts, done, eos_ids, seed, max_tokens)
         for answer in run_requests(engine, requests, batch_size):
             conversation = Conversation(answer.request.request_id, answer.request.prompt, answer.token_ids)
-            file.write(_line(conversation))
+            file.write(_line(conversation).encode())
             file.flush()
             yield conversation
 
 
+def _whole_bytes(path: Path) -> int:
+    """The length of a file without a last line that an interruption cut."""
+    return path.read_bytes().rfind(b"\n") + 1
+
+
 def _requests(
-    template: Template, prompts: Iterable[tuple[str, str]], eos_ids: frozenset[int], seed: int, max_tokens: int
+    template: Template,
+    prompts: Iterable[tuple[str, str]],
+    done: Collection[str],
+    eos_ids: frozenset[int],
+    seed: int,
+    max_tokens: int,
 ) -> Iterator[Request]:
     for index, (key, words) in enumerate(prompts):
+        if key in done:
+            continue
         prompt = template.prompt(words)
         if len(prompt) + _LEAST_ANSWER > max_tokens:
             continue

@@ -13,6 +13,8 @@ from builders.training.target import Target, as_float
 
 _TOKEN_SHARE = 0.5
 """Size of what embeddings add at first, beside states of size 1."""
+_NEXT_TO_NOTHING = 1e-3
+"""Of the mean size of a norm's weights."""
 _SCALED = ("output", "down")
 """What a layer writes with."""
 
@@ -63,13 +65,19 @@ def _begin_inputs(network: FeatureNetwork, target: Target, scale: float) -> None
     if isinstance(network, FusedNetwork):
         network.fuse.copy_(network.fuse / scale)
         return
-    unweighted = 1 / target.weights.norm.float()  # the last state was multiplied with this norm's weights
+    unweighted = _inverse(target.weights.norm.float())  # the last state was multiplied with this norm's weights
     tokens = _small(width, width)
     if network.state_norm is None:
         network.fuse.copy_(torch.cat([tokens / _size(target.embedding), unweighted.diag()], dim=1))
     else:
         network.state_norm.copy_(unweighted)
         network.fuse.copy_(torch.cat([tokens, torch.eye(width)], dim=1))
+
+
+def _inverse(weights: Tensor) -> Tensor:
+    """One over each; 0 where there is next to nothing, which a state does not tell."""
+    little = weights.abs() <= _NEXT_TO_NOTHING * weights.abs().mean()
+    return torch.where(little, 0.0, 1 / weights)
 
 
 def _small(rows: int, columns: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,16 @@ import torch
 from torch import Tensor
 
 from builders.drafts.card import Card
+from builders.progress import Report
 from builders.training import material, outcome
 from builders.training.answers import Conversation
 from builders.training.beginnings import begin_as_target
+from builders.training.coverage import Coverage
 from builders.training.examples import Split, split
-from builders.training.features import FeatureStore, open_store, write_features
+from builders.training.features import FeatureStore, open_store
 from builders.training.guesses import Vocabulary
-from builders.training.loop import Lesson, held_out_ranks, train
+from builders.training.lock import locked
+from builders.training.loop import Lesson, ranks_on, train
 from builders.training.networks import Network, create
 from builders.training.recipe import Training, drafter_config
 from builders.training.schedule import Budget
@@ -31,14 +34,12 @@ from builders.training.target import Target
 from builders.training.vocabulary import draft_vocabulary
 from trtspec.errors import ConfigError
 from trtspec.executors.embedded.drafter_config import DrafterConfig
-from trtspec.manifest import canonical_json
+from trtspec.manifest import canonical_json, hash_file
 
-LEAST_ANSWER = 2
-"""A token, and one to guess after it."""
 _SINK = 4
 """The first positions have states of another size than all others."""
 _SAMPLE = 50
-_VOCABULARY = "token_ids.pt"
+_VOCABULARY, _COVERAGE = "token_ids.pt", "coverage.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,14 @@ class Course:
 
     @property
     def source(self) -> str:
-        """The data in words, which name the run too."""
-        return f"{self.synthesize} user turns that the target made up" if self.data is None else str(self.data)
+        """The data in words."""
+        return f"{self.synthesize} user turns that the target made up" if self.data is None else self.data.name
 
     @property
     def name(self) -> str:
         """Runs that may continue each other have the same one; a longer budget continues a shorter one."""
-        return hashlib.sha256(canonical_json([self.training.facts(), self.source]).encode()).hexdigest()[:12]
+        data = self.source if self.data is None else hash_file(self.data).sha256
+        return hashlib.sha256(canonical_json([self.training.facts(), data]).encode()).hexdigest()[:12]
 
 
 class Left(NamedTuple):
@@ -75,7 +77,7 @@ class Left(NamedTuple):
 class Looker:
     """Shows progress, and notes that someone asked to stop."""
 
-    def __init__(self, report: material.Report) -> None:
+    def __init__(self, report: Report) -> None:
         self.stop = False
         self._report = report
         self._measured = 0
@@ -113,13 +115,17 @@ def describe(record: dict[str, Any]) -> str:
     )
 
 
-def take(course: Course, target: Target, report: material.Report) -> Left:
+def take(course: Course, target: Target, report: Report) -> Left:
     """Run all stages; raises `KeyboardInterrupt` where it was stopped, to be continued."""
     directory = course.work / target.form
-    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory, course.work):
+        return _take(course, target, directory, report)
+
+
+def _take(course: Course, target: Target, directory: Path, report: Report) -> Left:
     store = open_store(target, directory / "features")
     conversations = _conversations(course, target, directory, store, report)
-    _complete(target, conversations, store, report)
+    material.complete(target, conversations, store, report)
     parts = split(conversations)
     _check(course, parts)
     rundir = directory / f"{course.training.method.value}-{course.name}"
@@ -128,45 +134,47 @@ def take(course: Course, target: Target, report: material.Report) -> Left:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network.to(device)
     vocabulary = Vocabulary(token_ids.to(device), target.head_rows(token_ids).to(device))
-    lesson = Lesson(course.training, vocabulary, parts, store, course.budget, device)
+    coverage = _coverage(target, token_ids, device, rundir)
+    lesson = Lesson(course.training, vocabulary, parts, store, course.budget, device, coverage)
     run = Run.begin(network, course.training.learning_rate)
     run.resume(rundir)
     looker = Looker(report)
-    with looker.listening():
-        train(lesson, run, rundir, looker)
+    try:
+        with looker.listening():
+            train(lesson, run, rundir, looker)
+    finally:
+        if coverage is not None:
+            coverage.save()
     return _leave(course, target, config, lesson, run)
 
 
 def _conversations(
-    course: Course, target: Target, directory: Path, store: FeatureStore, report: material.Report
+    course: Course, target: Target, directory: Path, store: FeatureStore, report: Report
 ) -> list[Conversation]:
     speaker = material.Speaker(target, report)
     seed = course.training.seed
     if course.data is not None:
-        found = material.given(course.data, speaker, directory, seed, store)
+        found = material.given("--data", course.data, speaker, directory, seed, store)
     else:
         prompts = speaker.invent(course.synthesize, directory, seed)
         found = speaker.answer(prompts, directory / f"answers-{seed}.jsonl", seed, store)
-    return [item for item in found if item.prompt and len(item.answer) >= LEAST_ANSWER]
+    return material.usable(found)
 
 
-def _complete(
-    target: Target, conversations: Sequence[Conversation], store: FeatureStore, report: material.Report
-) -> None:
-    """Compute the features of what was answered elsewhere, or before an interruption."""
-    missing = sum(len(item.tokens) for item in conversations if item.key not in store.spans)
-    done = 0
-    for count in write_features(target, conversations, store):
-        done += count
-        report("features", done, missing)
+def _coverage(target: Target, token_ids: Tensor, device: torch.device, rundir: Path) -> Coverage | None:
+    """Guesses count by what of the target's law can be drafted, where that is not all of it."""
+    if len(token_ids) == target.manifest.vocabulary_size:
+        return None
+    known = torch.arange(target.manifest.vocabulary_size)
+    return Coverage(target.head_rows(known).to(device), token_ids.to(device), rundir / _COVERAGE)
 
 
 def _check(course: Course, parts: Split) -> None:
-    if not parts.training or not parts.held_out:
+    if not all(parts):
         flag = f"--synthesize {course.synthesize}" if course.data is None else f"--data {course.data}"
         raise ConfigError(
-            f"{flag} gave {len(parts.training) + len(parts.held_out)} conversations with an answer; at least two "
-            "prompts are needed, one to learn from and one to measure on: give more"
+            f"{flag} gave {sum(map(len, parts))} conversations with an answer; at least three different prompts are "
+            "needed, one to learn from, one to choose by and one to measure on: give more"
         )
 
 
@@ -197,20 +205,21 @@ def _network(
 
 def _scale(store: FeatureStore, parts: Split, width: int) -> float:
     """The size of the target's upper residuals: the root of the mean square of the highest state but the last."""
-    rows = [store.read(item.key)[_SINK:, -2 * width : -width].float() for item in parts.training[:_SAMPLE]]
-    return float(torch.cat(rows).square().mean().sqrt())
+    rows = torch.cat([store.read(item)[_SINK:, -2 * width : -width].float() for item in parts.training[:_SAMPLE]])
+    return float(rows.square().mean().sqrt()) if len(rows) else 1.0
 
 
 def _leave(course: Course, target: Target, config: DrafterConfig, lesson: Lesson, run: Run) -> Left:
-    """Measure the best weights on all that is held out, and write the folder."""
+    """Choose settings for the best weights, measure them on what is held out, and write the folder."""
     best = run.best or run.average
-    found = held_out_ranks(lesson, run.network, best)
+    chosen_by = ranks_on(lesson.split.choosing, lesson, run.network, best)
+    found = ranks_on(lesson.split.held_out, lesson, run.network, best)
     prefix = run.network.prefix
     card = Card(
         method=course.training.method,
         target_sha256=target.sha256,
         target_name=target.manifest.model,
-        speculative=outcome.suited(course.training, found),
+        speculative=outcome.suited(course.training, chosen_by),
         training={
             "command": course.command,
             "data": course.source,
@@ -220,7 +229,7 @@ def _leave(course: Course, target: Target, config: DrafterConfig, lesson: Lesson
             "minutes": round(run.seconds / 60, 1),
             **course.training.facts(),
         },
-        measured=outcome.measured(found),
+        measured=outcome.measured(found, chosen_by),
     )
     tensors = {prefix + name: value for name, value in best.items()}
     drawn = outcome.write_drafter(course.output, config, tensors, lesson.vocabulary.token_ids, card, run.history)

@@ -16,6 +16,8 @@ from builders.training.features import FeatureStore
 
 _HELD_OUT = 0.03
 """Share of the conversations that are only measured on."""
+_LEAST_HELD_OUT = 2
+"""Prompts: one to choose by, and one to measure on."""
 _POOL = 16
 """Batches whose conversations are sorted by length together, so that little is padding."""
 
@@ -28,6 +30,7 @@ class Batch:
     features: Tensor  # [B, L, F] float32, the target's states at each token
     answer: Tensor  # [B, L] bool: the token is part of an answer, and no padding
     lengths: Tensor  # [B]
+    weight: Tensor  # [B, L] float32, how much a guess of what follows the token counts
 
     @property
     def count(self) -> int:
@@ -37,17 +40,33 @@ class Batch:
         return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
+Weigh = Callable[[Conversation, Tensor], Tensor]
+"""The weights [count] of a conversation with these features, [count, F]."""
+
+
 class Split(NamedTuple):
     training: list[Conversation]
+    choosing: list[Conversation]
+    """What checkpoint, tree and depth are chosen by."""
     held_out: list[Conversation]
+    """What nothing is chosen by: a drafter is measured on them when it is finished."""
 
 
 def split(conversations: Sequence[Conversation]) -> Split:
-    """By a hash of the prompt, so that one that was asked twice is on one side. At least one of several is held out."""
+    """By a hash of the prompt, so that one that was asked several times is in one part.
+
+    The parts to choose by and to measure on have equally many prompts, at least one where there are three.
+    """
     drawn = sorted(conversations, key=lambda item: (_draw(item), item.key))
-    least = _draw(drawn[0]) if len(drawn) > 1 else 0.0
-    held_out = [item for item in drawn if _draw(item) < _HELD_OUT or _draw(item) == least]
-    return Split(drawn[len(held_out) :], held_out)
+    draws = sorted({_draw(item) for item in drawn})
+    aside = max(sum(draw < _HELD_OUT for draw in draws), _LEAST_HELD_OUT)
+    aside = min(aside, len(draws) - 1)
+    choosing, held_out = set(draws[1:aside:2]), set(draws[:aside:2])
+    return Split(
+        [item for item in drawn if _draw(item) not in choosing | held_out],
+        [item for item in drawn if _draw(item) in choosing],
+        [item for item in drawn if _draw(item) in held_out],
+    )
 
 
 def _draw(item: Conversation) -> float:
@@ -56,14 +75,19 @@ def _draw(item: Conversation) -> float:
 
 
 def batches(
-    conversations: Sequence[Conversation], store: FeatureStore, tokens: int, seed: int, first: int = 0
+    conversations: Sequence[Conversation],
+    store: FeatureStore,
+    tokens: int,
+    seed: int,
+    first: int = 0,
+    weigh: Weigh | None = None,
 ) -> Iterator[Batch]:
     """Batches without end from the `first` on, of about so many tokens; each epoch in another order."""
     epoch, index = 0, 0
     while True:
         for group in _groups(conversations, store, tokens, random.Random(f"{seed}-{epoch}")):
             if index >= first:
-                yield collate(group, store)
+                yield collate(group, store, weigh)
             index += 1
         epoch += 1
 
@@ -74,18 +98,30 @@ def once(conversations: Sequence[Conversation], store: FeatureStore, tokens: int
         yield collate(group, store)
 
 
-def collate(group: Sequence[Conversation], store: FeatureStore) -> Batch:
-    lengths = [store.spans[item.key].count for item in group]
+def collate(group: Sequence[Conversation], store: FeatureStore, weigh: Weigh | None = None) -> Batch:
+    """Pad conversations to one length. Without `weigh` every guess counts 1.
+
+    The last token may have no features: it is guessed, and nothing is guessed after it.
+    """
+    lengths = [known(item, store) for item in group]
     longest = max(lengths)
-    rows = [store.read(item.key) for item in group]
+    rows = [store.read(item) for item in group]
     features = torch.zeros(len(group), longest, rows[0].shape[1])
     tokens = torch.zeros(len(group), longest, dtype=torch.int64)
     answer = torch.zeros(len(group), longest, dtype=torch.bool)
+    weight = torch.ones(len(group), longest)
     for i, (item, row, length) in enumerate(zip(group, rows, lengths, strict=True)):
-        features[i, :length] = row
+        features[i, : len(row)] = row
         tokens[i, :length] = torch.tensor(item.tokens[:length])
         answer[i, len(item.prompt) : length] = True
-    return Batch(tokens, features, answer, torch.tensor(lengths))
+        if weigh is not None:
+            weight[i, : len(row)] = weigh(item, row)
+    return Batch(tokens, features, answer, torch.tensor(lengths), weight)
+
+
+def known(item: Conversation, store: FeatureStore) -> int:
+    """Tokens of a conversation that are learnt from: those with features, and the one after them."""
+    return min(len(item.tokens), store.count(item) + 1)
 
 
 def _groups(
@@ -96,7 +132,7 @@ def _groups(
     order.shuffle(shuffled)
 
     def length(item: Conversation) -> int:
-        return store.spans[item.key].count
+        return known(item, store)
 
     for pool in _filled(shuffled, tokens * _POOL, length):
         groups = list(_filled(sorted(pool, key=length), tokens, length))

@@ -6,6 +6,7 @@ head over its last state one place earlier.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ from builders.training.networks import shifted
 
 NEVER = 1 << 20
 """The rank of a token that cannot be drafted."""
+
+
+_LEAST_WEIGHT = 1e-9
 
 
 class Vocabulary(NamedTuple):
@@ -32,10 +36,10 @@ class Vocabulary(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Of one depth, as means over the guessed answer tokens."""
+    """Of one depth, as means over the guessed answer tokens; 0 where there are none."""
 
     law: Tensor
-    """Cross-entropy against the target's law over the vocabulary."""
+    """Cross-entropy against the target's law over the vocabulary, by the batch's weights."""
     state: Tensor
     """Smooth L1 distance to the target's last state (EAGLE, Li et al. 2024)."""
 
@@ -44,7 +48,7 @@ def losses(guesses: list[Tensor], batch: Batch, vocabulary: Vocabulary) -> list[
     """The losses of each depth. The target's laws are computed once for all depths."""
     last = batch.features[..., -vocabulary.head.shape[1] :]
     rows, places = _followed(batch.answer)
-    states = last[rows, places]
+    states, weights = last[rows, places], batch.weight[rows, places]
     with torch.no_grad():
         laws = linear(states, vocabulary.head).softmax(dim=-1)
     found = []
@@ -52,20 +56,28 @@ def losses(guesses: list[Tensor], batch: Batch, vocabulary: Vocabulary) -> list[
         begun = places >= depth
         begun &= batch.answer[rows, (places - depth).clamp(min=0)]  # the root is part of the answer, too
         mine = guess[rows[begun], places[begun] - 1 - depth]
-        law = cross_entropy(linear(mine, vocabulary.head), laws[begun])
-        found.append(Losses(law, smooth_l1_loss(mine, states[begun])))
+        law = cross_entropy(linear(mine, vocabulary.head), laws[begun], reduction="none")
+        state = smooth_l1_loss(mine, states[begun], reduction="none").mean(dim=1)
+        found.append(Losses(_mean(law, weights[begun]), _mean(state, torch.ones_like(state))))
     return found
 
 
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    """By weight; 0 of nothing."""
+    return (values * weights).sum() / weights.sum().clamp(min=_LEAST_WEIGHT)
+
+
 @torch.no_grad()
-def ranks(guesses: list[Tensor], batch: Batch, vocabulary: Vocabulary) -> list[Tensor]:
+def ranks(guesses: list[Tensor], batch: Batch, vocabularies: Iterable[Vocabulary]) -> list[Tensor]:
     """How many tokens are thought likelier than the one that came: [roots, depths] for each conversation.
+
+    Each depth has its vocabulary and head.
 
     A root is an answer token that another one follows. Tokens outside the vocabulary and beyond the end have `NEVER`.
     """
     rows, roots = _followed(batch.answer)
     columns = []
-    for depth, guess in enumerate(guesses):
+    for depth, (guess, vocabulary) in enumerate(zip(guesses, vocabularies, strict=False)):
         ahead = shifted(batch.answer, depth + 1)[rows, roots]
         place = vocabulary.places(shifted(batch.tokens, depth + 1)[rows, roots])
         can = ahead & (place < len(vocabulary.token_ids))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +14,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_
 
-from builders.training.examples import Batch, Split, batches, once
+from builders.training.answers import Conversation
+from builders.training.examples import Batch, Split, Weigh, batches, known, once
 from builders.training.features import FeatureStore
 from builders.training.guesses import Vocabulary, losses, ranks
 from builders.training.measure import accuracies, best_tree, chain, rank_shares, tokens_per_pass
@@ -28,7 +31,7 @@ _CLIP = 1.0
 _FIRST_MEASURE, _MEASUREMENTS = 0.02, 25
 """Progress of the first measurement after the start, and how many follow."""
 _SAVE_SECONDS = 120.0
-_HELD_OUT_TOKENS = 20_000
+_CHOOSING_TOKENS = 20_000
 """Most that a measurement on the way looks at."""
 _SCORED_NODES = 16
 """Weights are judged by a tree of so many nodes."""
@@ -44,6 +47,8 @@ class Lesson:
     store: FeatureStore
     budget: Budget
     device: torch.device
+    weigh: Weigh | None = None
+    """How much guesses count; None for all alike."""
 
 
 class Watch(Protocol):
@@ -62,7 +67,12 @@ class Watch(Protocol):
 def train(lesson: Lesson, run: Run, directory: Path, watch: Watch) -> None:
     """Go on until the budget is used up; raises `KeyboardInterrupt` where it was stopped, with everything saved."""
     stream = batches(
-        lesson.split.training, lesson.store, lesson.training.tokens_per_step, lesson.training.seed, first=run.steps
+        lesson.split.training,
+        lesson.store,
+        lesson.training.tokens_per_step,
+        lesson.training.seed,
+        first=run.steps,
+        weigh=lesson.weigh,
     )
     saved = time.monotonic()
     while (progress := lesson.budget.progress(run.steps, run.seconds)) < 1:
@@ -114,7 +124,7 @@ def _step(lesson: Lesson, run: Run, batch: Batch, progress: float) -> None:
 
 def _measure(lesson: Lesson, run: Run) -> None:
     """Look at the averaged weights, and keep them where they are the best so far."""
-    found = held_out_ranks(lesson, run.network, run.average, _HELD_OUT_TOKENS)
+    found = ranks_on(_first(lesson), lesson, run.network, run.average)
     score = tokens_per_pass(found, best_tree(rank_shares(found), _SCORED_NODES))
     run.history.append(
         {
@@ -133,20 +143,25 @@ def _measure(lesson: Lesson, run: Run) -> None:
         run.best = {name: value.clone() for name, value in run.average.items()}
 
 
-@torch.no_grad()
-def held_out_ranks(
-    lesson: Lesson, network: Network, weights: dict[str, Tensor], most: int | None = None
-) -> list[Tensor]:
-    """Ranks on the held-out conversations, or on the first ones that have so many tokens together."""
+def _first(lesson: Lesson) -> list[Conversation]:
+    """So much of what checkpoints are chosen by as a measurement on the way looks at."""
     chosen, size = [], 0
-    for item in lesson.split.held_out:
-        if most is not None and size > most:
+    for item in lesson.split.choosing:
+        if size > _CHOOSING_TOKENS:
             break
         chosen.append(item)
-        size += lesson.store.spans[item.key].count
+        size += known(item, lesson.store)
+    return chosen
+
+
+@torch.no_grad()
+def ranks_on(
+    conversations: Sequence[Conversation], lesson: Lesson, network: Network, weights: dict[str, Tensor]
+) -> list[Tensor]:
+    """Ranks of a network with these weights, for each conversation."""
     found = []
-    for batch in once(chosen, lesson.store, lesson.training.tokens_per_step):
+    for batch in once(conversations, lesson.store, lesson.training.tokens_per_step):
         batch = batch.to(lesson.device)
         guesses = functional_call(network, weights, (batch, lesson.training.measured_depth))
-        found += ranks(guesses, batch, lesson.vocabulary)
+        found += ranks(guesses, batch, repeat(lesson.vocabulary))
     return found

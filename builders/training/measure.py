@@ -19,6 +19,7 @@ TOP = (1, 2, 4, 8)
 """Widths for which accuracies are reported."""
 _WIDEST = 10
 """Children of a node that a tree may have: deeper ranks are hardly ever right (Cai et al. 2024)."""
+_DIGITS = 4
 
 
 class Accuracy(NamedTuple):
@@ -70,6 +71,11 @@ def _accepted(row: Sequence[int], nodes: frozenset[tuple[int, ...]]) -> int:
         if tuple(row[: depth + 1]) not in nodes:
             return depth
     return len(row)
+
+
+def rounded(value: float) -> float:
+    """A measurement as it is written down."""
+    return round(value, _DIGITS)
 
 
 def chain(depth: int) -> Tree:

@@ -13,7 +13,7 @@ from builders.drafts import native
 from builders.drafts.card import Card
 from builders.pack import quantize_int8
 from builders.training import curves
-from builders.training.measure import TOP, accuracies, best_tree, chain, rank_shares, tokens_per_pass
+from builders.training.measure import TOP, accuracies, best_tree, chain, rank_shares, rounded, tokens_per_pass
 from builders.training.recipe import Training
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.executors.embedded.drafter_weights import TOKEN_IDS
@@ -26,7 +26,6 @@ _TREES = (8, 16, 32, MAX_TREE_NODES)
 _MEDUSA_NODES = 32
 _WORTH_A_STEP = 0.02
 """Tokens per pass that pay for one more step of a drafter."""
-_DIGITS = 4
 
 
 def write_drafter(
@@ -39,10 +38,8 @@ def write_drafter(
 ) -> bool:
     """Write the folder; false where the picture is missing because matplotlib is not installed."""
     stored = stored_tensors(tensors, card.method is Method.DRAFT_MODEL)
-    directory.mkdir(parents=True, exist_ok=True)
-    drawn = curves.draw(history, f"{card.method.value} for {card.target_name}", directory / curves.NAME)
     native.write(directory, config, {**stored, TOKEN_IDS: token_ids.cpu()}, card)
-    return drawn
+    return curves.draw(history, f"{card.method.value} for {card.target_name}", directory / curves.NAME)
 
 
 def stored_tensors(tensors: dict[str, Tensor], as_int8: bool) -> dict[str, Tensor]:
@@ -70,22 +67,21 @@ def _useful_depth(ranks: Sequence[Tensor]) -> int:
     return max((depth for depth in range(1, len(worth)) if worth[depth] - worth[depth - 1] >= _WORTH_A_STEP), default=1)
 
 
-def measured(ranks: Sequence[Tensor]) -> dict[str, Any]:
-    """Accuracies and tokens per pass on held-out text, as the card has them."""
+def measured(ranks: Sequence[Tensor], chosen_by: Sequence[Tensor]) -> dict[str, Any]:
+    """Accuracies and tokens per pass on held-out text, as the card has them; trees are chosen by other text."""
     found = accuracies(ranks)
-    shares, deepest = rank_shares(ranks), len(found)
+    shares, deepest = rank_shares(chosen_by), len(found)
     return {
         "held-out conversations": len(ranks),
         "held-out tokens": sum(len(item) for item in ranks),
-        **{f"depth {d + 1}: top " + ", ".join(map(str, TOP)): _rounded(item.top) for d, item in enumerate(found)},
+        **{
+            f"depth {d + 1}: top " + ", ".join(map(str, TOP)): list(map(rounded, item.top))
+            for d, item in enumerate(found)
+        },
         "tokens per pass, chains": {str(d): _worth(ranks, chain(d)) for d in _CHAINS if d <= deepest},
         "tokens per pass, trees": {str(n): _worth(ranks, best_tree(shares, n)) for n in _TREES},
     }
 
 
 def _worth(ranks: Sequence[Tensor], tree: Tree) -> float:
-    return round(tokens_per_pass(ranks, tree), _DIGITS)
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(value, _DIGITS) for value in values]
+    return rounded(tokens_per_pass(ranks, tree))

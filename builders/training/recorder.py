@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -16,10 +19,13 @@ class Recorder:
         self._runner = runner
         self._parts: dict[str, list[tuple[int, Tensor]]] = {}
         """By request: position of the first row, and rows."""
+        self._paused = False
 
     def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         assert isinstance(plan, StepPlan), "an engine runs it"
         output = self._runner.forward(plan, draft)
+        if self._paused:
+            return output
         assert output.features is not None, "the runner was created for features"
         rows = output.features.to(torch.bfloat16).cpu()
         begin = 0
@@ -35,6 +41,11 @@ class Recorder:
         """[count, F] bfloat16 of a request that ended: of all its tokens but the last, which no pass has read."""
         return torch.cat([rows for _, rows in self._parts.pop(request_id)])
 
-    def forget(self) -> None:
-        """Drop what was not taken."""
-        self._parts.clear()
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep nothing of what is computed meanwhile; all requests begin and end within."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False

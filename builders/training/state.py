@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from builders.training.networks import Network
+from trtspec.errors import ConfigError
 
 _EMA = 0.999
 """Weights are averaged over about the last thousand steps; fewer at the beginning."""
@@ -62,11 +64,15 @@ class Run:
         path = directory / NAME
         if not path.is_file():
             return False
-        values = torch.load(path, map_location="cpu", weights_only=True)
-        self.network.load_state_dict(values["network"], strict=False)
-        self.optimizer.load_state_dict(values["optimizer"])
-        for name in _PLAIN:
-            setattr(self, name, values[name])
+        try:
+            values = torch.load(path, map_location="cpu", weights_only=True)
+            self.network.load_state_dict(values["network"])
+            self.optimizer.load_state_dict(values["optimizer"])
+            for name in _PLAIN:
+                setattr(self, name, values[name])
+        except (RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{path} is not the state of this run ({reason}); remove it to begin again") from error
         for weights in (self.average, self.best or {}):
             for name, parameter in self.network.named_parameters():
                 if name in weights:

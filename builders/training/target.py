@@ -38,16 +38,12 @@ _LOW, _FROM_TOP = 2, 3
 class Target:
     """An engine folder as a teacher."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, features: tuple[int, ...] | None = None) -> None:
+        """`features` are the hidden states that are kept of every token; else those of EAGLE-3 and the last."""
         self.directory = directory
         self.manifest: Manifest = manifests.read(directory)
         self.config = DecoderConfig.from_json(directory / CONFIG_NAME)
-
-    @property
-    def features(self) -> tuple[int, ...]:
-        """The hidden states that are kept of every token: those of EAGLE-3, then the last."""
-        layers = self.config.num_layers
-        return (min(_LOW, layers - 1), layers // 2, max(layers - _FROM_TOP, 0), LAST_HIDDEN)
+        self.features = features or _usual_features(self.config.num_layers)
 
     @cached_property
     def weights(self) -> DecoderWeights[Weight]:
@@ -102,6 +98,10 @@ class Target:
             features=self.features,
         )
         return kind.create(shape, self.weights).runner
+
+
+def _usual_features(layers: int) -> tuple[int, ...]:
+    return (min(_LOW, layers - 1), layers // 2, max(layers - _FROM_TOP, 0), LAST_HIDDEN)
 
 
 def as_float(stored: Weight) -> Tensor:

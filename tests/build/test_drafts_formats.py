@@ -72,8 +72,8 @@ def checked(source: DraftSource, target: Checkpoint) -> tuple[DraftSource, Tenso
     return source, found
 
 
-def equal_layer(found: Tensors, name: str, stored: Tensors, prefix: str) -> bool:
-    """Whether a packed layer is made of the stored one, its norms aside."""
+def equal_layer(found: Tensors, name: str, stored: Tensors, prefix: str, zero: float = 0.0) -> bool:
+    """Whether a packed layer is made of the stored one, whose norms count from `zero`; its input norms aside."""
     pairs = {
         "qkv": QKV,
         "output": ("self_attn.o_proj.weight",),
@@ -82,7 +82,10 @@ def equal_layer(found: Tensors, name: str, stored: Tensors, prefix: str) -> bool
         "down": ("mlp.down_proj.weight",),
     }
     return all(
-        torch.equal(found[f"{name}{part}"], torch.cat([stored[prefix + item] for item in items]))
+        torch.equal(
+            found[f"{name}{part}"],
+            torch.cat([stored[prefix + item] for item in items]) + (zero if part == "post_norm" else 0.0),
+        )
         for part, items in pairs.items()
     )
 
@@ -236,15 +239,18 @@ def test_modules_inside_the_target(tmp_path: Path, kind: str) -> None:
     source, found = checked(draft.source(target).for_vocabulary(VOCABULARY), target)
     assert source.beside_target and source.config.modules == 2 and source.config.normalised_inputs
     assert source.config.normalised_states == (kind == "qwen")
+    zero = 1.0 if kind == "qwen" else 0.0  # Qwen3-Next's norms multiply by 1 + weight
     for module in range(2):
         own = f"model.layers.{2 + module}." if kind == "deepseek" else f"mtp.layers.{module}."
-        assert equal_layer(found, f"modules.{module}.layers.0.", stored, own)
-        assert torch.equal(found[f"modules.{module}.layers.0.input_norm"], stored[f"{own}input_layernorm.weight"])
+        assert equal_layer(found, f"modules.{module}.layers.0.", stored, own, zero)
+        layer = f"modules.{module}.layers.0."
+        assert torch.equal(found[f"{layer}input_norm"], zero + stored[f"{own}input_layernorm.weight"])
         names = ("eh_proj", "enorm", "hnorm", "shared_head.norm")
         if kind == "qwen":
             own, names = "mtp.", ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
         for part, name in zip(("fuse", "token_norm", "state_norm", "norm"), names, strict=True):
-            assert torch.equal(found[f"modules.{module}.{part}"], stored[f"{own}{name}.weight"])
+            extra = 0.0 if part == "fuse" else zero
+            assert torch.equal(found[f"modules.{module}.{part}"], extra + stored[f"{own}{name}.weight"])
 
 
 def test_whole_model(tmp_path: Path, target: Checkpoint) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from builders.build import main
 from builders.drafts import choose, native
 from builders.drafts.card import Card, write_card
 from tests.checkpoint_files import edit_config, edit_weights
@@ -29,6 +33,8 @@ from tests.draft_files import (
     write_speculators,
 )
 from tests.models import tiny_llama
+from trtspec import manifest
+from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.types import Method
 
@@ -137,9 +143,15 @@ def test_pickles_are_refused(
     refused: Fails, tmp_path: Path, write: Callable[[Path], object], method: str, weights: str, pickle: str
 ) -> None:
     write(tmp_path / "d")
-    (tmp_path / "d" / weights).rename(tmp_path / "d" / pickle)
+    (tmp_path / "d" / weights).rename(tmp_path / "kept.safetensors")
+    torch.save(load_file(tmp_path / "kept.safetensors"), tmp_path / "d" / pickle)
     told = refused(method, tmp_path / "d")
-    assert f"as pickle ({pickle}), which can run code when read; convert them to safetensors" in told
+    assert f"as pickle ({pickle}), which can run code when read; convert them first: python -c '" in told
+    before = {name: tensor.float() for name, tensor in load_file(tmp_path / "kept.safetensors").items()}
+    code = shlex.split(told.strip().rpartition("convert them first: ")[2])[2]
+    subprocess.run([sys.executable, "-c", code], check=True)
+    after = load_file(tmp_path / "d" / weights)
+    assert after.keys() == before.keys() and all(after[name].equal(before[name]) for name in before)
 
 
 def test_heads_trained_together_with_their_base_are_its_own(refused: Fails, deep: Path, tmp_path: Path) -> None:
@@ -226,10 +238,19 @@ def test_features_of_a_target_with_too_few_layers(fails: Fails, shared_folder: P
     assert "reads the target's layers [2, 1, -1] and the target has 2 layers" in told
 
 
+DEEP = {
+    "default_proposal_method": "greedy",
+    "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 65}],
+    "verifier": {"name_or_path": "authors/tiny"},
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "keys", "message"),
     [
         ("peagle", {}, "speculators_model_type is 'peagle'; supported of this format are eagle, eagle3"),
+        ("eagle", {"speculators_model_type": ["eagle"]}, "speculators_model_type is ['eagle']; supported"),
+        ("eagle", {"speculators_config": DEEP}, "config.json: speculative_tokens is 65; supported is 1 to 64"),
         ("eagle", {"layernorms": True}, "layernorms is True in config.json; supported is False"),
         ("eagle", {"transformer_layer_config": None}, "config.json has no transformer_layer_config"),
         ("eagle", {"speculators_config": {}}, "speculators_config is damaged"),
@@ -260,6 +281,34 @@ def test_drafts_deeper_than_the_heads_name_both(refused: Fails, tmp_path: Path, 
     write_medusa(tmp_path / "d", heads=3)
     told = refused("medusa", tmp_path / "d", ALLOW, *config(method="medusa", **keys))
     assert "drafts are up to 4 deep" in told and "has 3 heads" in told and "at most 3" in told
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"medusa_num_heads": 10**9}, "config.json: medusa_num_heads is 1000000000; supported is 1 to 64"),
+        ({"medusa_num_heads": 40}, "config.json: medusa_num_heads is 40 and there are 9 tensors"),
+        ({"medusa_num_layers": 10**9}, "config.json: medusa_num_layers is 1000000000 and there are 9 tensors"),
+    ],
+)
+def test_counts_of_heads_beyond_their_tensors(
+    refused: Fails, tmp_path: Path, keys: dict[str, object], message: str
+) -> None:
+    write_medusa(tmp_path / "d", **keys)
+    assert message in refused("medusa", tmp_path / "d", ALLOW)
+
+
+def test_layer_numbers_of_any_length_are_names_without_a_place(fails: Fails, deep: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(deep, tmp_path / "deep"))
+    edit_weights(folder, {f"model.layers.{'9' * 5000}.eh_proj.weight": torch.zeros(2)})
+    assert "has no place in LlamaForCausalLM" in fails("--method", "ngram", "--target", folder)
+
+
+def test_engine_is_no_drafter_folder(refused: Fails, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in ("drafter.json", "manifest.json"):
+        (tmp_path / "d" / name).write_text("{}")
+    assert "is no drafter of a known format" in refused("medusa", tmp_path / "d")
 
 
 def test_heads_of_another_width(fails: Fails, wide: Path, tmp_path: Path) -> None:
@@ -312,17 +361,30 @@ def end_elsewhere(folder: Path) -> None:
     [
         (lambda folder: edit_tokenizer(folder, respell), "token 50 is "),
         (lambda folder: edit_tokenizer(folder, swap_merges), "merge 2 is ('a', 'n') in the drafter and ('i', 'n')"),
-        (end_elsewhere, "eos_token_id is 2 in the drafter and 0 in the target"),
     ],
-    ids=["spelling", "merges", "end of text"],
+    ids=["spelling", "merges"],
 )
 def test_draft_model_with_another_tokenizer(
     refused: Fails, shared_folder: Path, tmp_path: Path, change: Callable[[Path], None], message: str
 ) -> None:
     small = Path(shutil.copytree(shared_folder, tmp_path / "small"))
     change(small)
-    told = refused("draft_model", small)
-    assert "its tokenizer is not the target's" in told and message in told
+    for flags in ((), (ALLOW,)):
+        told = refused("draft_model", small, *flags)
+        assert "its tokenizer is not the target's" in told and message in told
+
+
+def test_draft_model_that_ends_texts_otherwise_alone_can_be_allowed(
+    refused: Fails, shared_folder: Path, deep: Path, tmp_path: Path
+) -> None:
+    small = Path(shutil.copytree(shared_folder, tmp_path / "small"))
+    end_elsewhere(small)
+    assert "has another eos_token_id, 2, than the target, 0, and is the same otherwise" in refused("draft_model", small)
+    assert ALLOW in refused("draft_model", small)
+    argv = ["--method", "draft_model", "--target", deep, "--draft", small, "--output", tmp_path / "engine", ALLOW]
+    assert main([str(item) for item in argv]) == 0
+    drafter = manifest.read(tmp_path / "engine").drafter
+    assert drafter is not None and drafter.unverified
 
 
 def test_draft_model_that_lacks_ids_of_the_target(refused: Fails, narrow: Path) -> None:
@@ -331,6 +393,16 @@ def test_draft_model_that_lacks_ids_of_the_target(refused: Fails, narrow: Path) 
 
 
 HEADS_ONLY = DrafterConfig("heads", None, (-1,), 0, own_embedding=False, own_head=False)
+DECODER = DecoderConfig(64, 128, 1, 4, 2, 16, 1e-5, 1e4, None, 267, 256, False, False, False)
+
+
+def changed(**values: object) -> str:
+    """`drafter.json` with other values."""
+    return json.dumps({**HEADS_ONLY.to_dict(), **values})
+
+
+def with_decoder(**values: object) -> str:
+    return changed(kind="features", decoder={**asdict(DECODER), **values})
 
 
 @pytest.mark.parametrize(
@@ -338,17 +410,32 @@ HEADS_ONLY = DrafterConfig("heads", None, (-1,), 0, own_embedding=False, own_hea
     [
         ("{", "is not JSON"),
         ("{}", "its keys differ from the known ones in blocks"),
-        (json.dumps({**HEADS_ONLY.to_dict(), "modules": "3"}), "is damaged"),
-        (json.dumps({**HEADS_ONLY.to_dict(), "kind": "features"}), "a drafter of kind 'features' has no decoder"),
+        (changed(modules="3"), "modules is '3'; it must be a whole number"),
+        (changed(modules=10**9), "modules is 1000000000 and the drafter has 2 tensors"),
+        (changed(blocks=10**9), "blocks is 1000000000 and the drafter has 2 tensors"),
+        (changed(kind="features"), "decoder is None; it must be an object for a drafter of kind 'features'"),
+        (changed(kind=["heads"]), "kind is ['heads']; it must be one of"),
+        (changed(features="-1"), "features is '-1'; it must be a list of layers"),
+        (changed(features=[True]), "features is [True]"),
+        (changed(own_head=0), "own_head is 0; it must be true or false"),
+        (changed(vocabulary_size=2.5), "vocabulary_size is 2.5; it must be a whole number"),
+        (changed(vocabulary_size=9000), "its vocabulary_size is 9000 and the target's is 267"),
+        (with_decoder(num_layers=10**9), "num_layers is 1000000000 and the drafter has 2 tensors"),
+        (with_decoder(hidden_size="64"), "hidden_size is '64'; it must be a whole number"),
+        (with_decoder(rms_norm_eps="x"), "rms_norm_eps is 'x'; it must be a finite number"),
+        (with_decoder(rope_scaling=[1]), "rope_scaling is [1]; it must be an object or null"),
+        (with_decoder(hidden_size=96), "its hidden_size is 96 and the target's is 64"),
     ],
 )
 def test_damaged_shape_of_a_native_folder(refused: Fails, tmp_path: Path, text: str, message: str) -> None:
     folder = tmp_path / "d"
     folder.mkdir()
     (folder / "drafter.json").write_text(text)
+    save_file({"a": torch.zeros(2), "b": torch.zeros(2)}, folder / "drafter.safetensors")
     write_card(Card(Method.MEDUSA, speculative={"num_speculative_tokens": 1}), folder)
     told = refused("medusa", folder, ALLOW)
-    assert "drafter.json" in told and message in told
+    assert "--draft" in told or "drafter.json" in told
+    assert message in told
 
 
 @pytest.mark.parametrize(
@@ -370,11 +457,24 @@ def test_kind_of_networks_and_method_that_disagree(refused: Fails, tmp_path: Pat
     assert "networks are of kind 'heads' and method 'eagle' drafts with 'features'" in told
 
 
+def card_with(**values: object) -> str:
+    """`proposer.json` of a drafter for Medusa with other values."""
+    good = {"method": "medusa", "target": {"name": None, "sha256": None}, "training": {}, "measured": {}}
+    return json.dumps({**good, "speculative": {}, **values})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot read"),
+        (None, "is no drafter of a known format; looked for drafter.json and proposer.json"),
         ("[]", "is damaged"),
+        (card_with(target={"name": None, "sha256": 5}), "target.sha256 is 5"),
+        (card_with(target={"name": [], "sha256": None}), "target.name is []"),
+        (card_with(training=[]), "training is []"),
+        (card_with(speculative={"acceptance": "typical"}), "speculative has 'acceptance', which a drafter's card must"),
+        (card_with(speculative={"typical_alpha": 1}), "speculative has 'typical_alpha'"),
+        (card_with(speculative={"typical_threshold": 0}), "speculative has 'typical_threshold'"),
+        (card_with(speculative={"model": "/etc"}), "files and the rule of acceptance"),
         ('{"method": "eagle"}', "is damaged"),
         (
             '{"method": "eagle", "target": {"name": null, "sha256": null}, "training": {}, "measured": {}, '

@@ -33,10 +33,14 @@ def test_every_method_learns_and_leaves_a_drafter_that_builds(
     assert run(method, target, tmp_path) == 0
     assert f"--method {method} --draft {tmp_path / method}" in capsys.readouterr().out
     losses = [record["loss"] for record in saved(tmp_path)["history"] if record["loss"] is not None]
-    assert losses[-1] < 0.95 * losses[0]
+    assert min(losses) < 0.95 * losses[0]
     card = native.open_native(tmp_path / method).card
     assert (card.method.value, card.target_sha256) == (method, manifest.read(target).target_sha256)
-    assert card.training["steps"] == 8 and card.training["command"].startswith("python -m builders.train --method")
+    assert card.training["steps"] == 8 and card.training["data"] == "data.jsonl"
+    assert card.training["command"].startswith(
+        f"python -m builders.train --method {method} --target engine --data data"
+    )
+    assert str(tmp_path) not in (tmp_path / method / "proposer.json").read_text()
     assert (tmp_path / method / "curves.png").read_bytes().startswith(b"\x89PNG")
     ids = load_file(tmp_path / method / "drafter.safetensors")["token_ids"].tolist()
     assert len(ids) == 60 and ids == sorted(set(ids)) and {0, 2} <= set(ids)
@@ -98,9 +102,9 @@ def test_what_is_computed_while_answering_is_what_a_pass_over_the_whole_text_com
     again = open_store(teacher, tmp_path / "again")
     assert sum(write_features(teacher, conversations, again)) == sum(len(item.tokens) for item in conversations)
     for item in conversations:
-        rows = while_answering.read(item.key).float()
+        rows = while_answering.read(item).float()
         assert len(rows) == len(item.tokens) - 1
-        torch.testing.assert_close(rows, again.read(item.key)[:-1].float(), atol=0.02, rtol=0.02)
+        torch.testing.assert_close(rows, again.read(item)[:-1].float(), atol=0.02, rtol=0.02)
 
 
 def test_user_turns_are_made_up_where_there_is_no_data(target: Path, tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ('{"prompt": [1, 2]}', "token ids and no answer"),
         ('{"prompt": "a", "answer": [1]}', "must both be"),
         ('{"prompt": [1], "answer": [999999]}', "must both be"),
-        ('{"prompt": "a", "answer": "b c"}', "at least two prompts"),
+        ('{"prompt": "a", "answer": "b c"}', "at least three different prompts"),
     ],
 )
 def test_bad_data_is_refused_with_its_line(
@@ -144,8 +148,28 @@ def test_bad_flags_are_refused_before_anything_is_built(tmp_path: Path, capsys: 
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     assert "is no drafter" in refused([*argv, "--output", str(tmp_path / "full")], capsys)
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "drafter.json").write_text("{}")
+    (tmp_path / "engine" / "manifest.json").write_text("{}")
+    assert "is an engine (it has manifest.json)" in refused([*argv, "--output", str(tmp_path / "engine")], capsys)
     new = [*argv, "--output", str(tmp_path / "new")]
     assert "--minutes is -1.0" in refused([*new, "--minutes", "-1"], capsys)
     assert "--heads is for --method medusa" in refused([*new, "--heads", "3"], capsys)
     assert "no such file" in refused([*new, "--data", str(tmp_path / "none")], capsys)
     assert not (tmp_path / "work").exists()
+
+
+def test_commands_on_a_card_show_no_places() -> None:
+    shown = [
+        train._without_place(item) for item in ("--target", ".", "/a/b/model", "--data=/a/c.jsonl", "--seed=3", "2.5")
+    ]
+    assert shown == ["--target", ".", "model", "--data=c.jsonl", "--seed=3", "2.5"]
+
+
+def test_a_target_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(build, "main", lambda argv: asked.append(argv) or 0)
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert train._engine(Path(), tmp_path / "work") == tmp_path / "work" / "targets" / "model"
+    assert asked[0][-1] == str(tmp_path / "work" / "targets" / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,9 @@ def batch_of(target: Target) -> Batch:
     torch.manual_seed(3)
     tokens = torch.randint(0, 200, (1, LENGTH))
     features = torch.randn(1, LENGTH, len(target.features) * target.config.hidden_size)
-    return Batch(tokens, features, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([LENGTH]))
+    return Batch(
+        tokens, features, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([LENGTH]), torch.ones(1, LENGTH)
+    )
 
 
 def said_by_engine(config: DrafterConfig, drafter: Drafter, batch: Batch, columns: slice, origin: int) -> list[Tensor]:
@@ -118,7 +121,7 @@ def test_features_are_the_hidden_states_of_an_independent_engine(target: Target,
         with torch.no_grad():
             states = model(torch.tensor([item.tokens]), output_hidden_states=True).hidden_states
         wanted = torch.cat([states[index][0] for index in target.features], dim=1)
-        assert torch.allclose(open_store(target, tmp_path).read(item.key).float(), wanted, rtol=BF16, atol=1e-4)
+        assert torch.allclose(open_store(target, tmp_path).read(item).float(), wanted, rtol=BF16, atol=1e-4)
 
 
 def test_a_drafter_that_knew_the_targets_states_would_lose_nothing() -> None:
@@ -129,13 +132,13 @@ def test_a_drafter_that_knew_the_targets_states_would_lose_nothing() -> None:
     tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), best[:, :-1]], dim=1)
     answer = torch.zeros(2, 12, dtype=torch.bool)
     answer[0, 4:], answer[1, 6:10] = True, True
-    batch = Batch(tokens, features, answer, torch.tensor([12, 10]))
+    batch = Batch(tokens, features, answer, torch.tensor([12, 10]), torch.ones(2, 12))
     knowing = [shifted(features, 1 + depth) for depth in range(3)]
     for guess in knowing:
         guess[0, :3], guess[1, :5] = 99.0, 99.0  # what is guessed before the answer's first token counts nowhere
     for item in losses(knowing, batch, vocabulary):
         assert float(item.state) == 0.0
-    found = ranks(knowing, batch, vocabulary)
+    found = ranks(knowing, batch, [vocabulary] * 3)
     assert [item.shape for item in found] == [(7, 3), (3, 3)]
     assert found[0].tolist() == [[0, 0, 0]] * 5 + [[0, 0, NEVER], [0, NEVER, NEVER]]
     late = [shifted(features, 2 + depth) for depth in range(3)]
@@ -143,19 +146,18 @@ def test_a_drafter_that_knew_the_targets_states_would_lose_nothing() -> None:
     assert all(off.state > 0 and off.law > good.law for off, good in pairs)
     odd = batch.tokens.clone()
     odd[0, 6] = 1  # a token that cannot be drafted
-    assert ranks(knowing, Batch(odd, features, answer, batch.lengths), vocabulary)[0][:2, :2].tolist() == [
-        [0, NEVER],
-        [NEVER, 0],
-    ]
+    changed = replace(batch, tokens=odd)
+    assert ranks(knowing, changed, [vocabulary] * 3)[0][:2, :2].tolist() == [[0, NEVER], [NEVER, 0]]
 
 
 def test_what_is_held_out_is_never_learnt_from(target: Target, tmp_path: Path) -> None:
     conversations = [Conversation(str(i), (3 + i % 150, 4), (5, 6, i % 200, i // 200)) for i in range(300)]
     parts = split(conversations)
     assert split(list(reversed(conversations))) == parts
-    assert 2 <= len(parts.held_out) <= 24 and len(parts.training) + len(parts.held_out) == 300
-    assert all(len(split(conversations[:count]).held_out) >= 1 for count in range(2, 9))
-    assert not {item.prompt for item in parts.training} & {item.prompt for item in parts.held_out}
+    assert sum(map(len, parts)) == 300 and 2 <= len(parts.choosing) <= len(parts.held_out) <= 12
+    assert all(all(split(conversations[:count])) for count in range(3, 9))
+    prompts = [{item.prompt for item in part} for part in parts]
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 150
     store = open_store(target, tmp_path)
     assert sum(write_features(target, conversations, store)) == 1800
     stream = batches(parts.training, store, 120, seed=1)

@@ -389,6 +389,18 @@ def test_the_exit_code_of_the_builder_tells_wrong_input_from_failure(
     assert main(["serve", str(model)]) == expected
 
 
+@pytest.mark.parametrize(("method", "shown"), [("medusa", True), ("ngram", False)])
+def test_a_refused_drafter_is_told_with_the_command_that_builds_it(
+    method: str, shown: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "run_builder", lambda command: 2)
+    with pytest.raises(ConfigError) as refused:
+        serve.build(model, {"method": method})
+    line = f"`python -m builders.build --method {method} --target {model} --output {cache.cache_directory()}"
+    assert (line in str(refused.value)) is shown
+    assert ("--allow-unverified-target` and serve" in str(refused.value)) is shown
+
+
 def test_the_builder_refuses_what_is_no_model_with_code_2(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(model)]) == 2
     assert f"error: {model} cannot be built; see above" in capfd.readouterr().err

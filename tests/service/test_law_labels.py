@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 
 from tests.fakes import EOS, FakeExecutor, script_of, serving
+from trtspec.cli.main import main
 from trtspec.cli.serve import announce
 from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
@@ -41,6 +44,33 @@ async def test_a_feature_that_is_not_lossless_is_not_refused() -> None:
     async with serving(TypicalExecutor(script_of("abcd", 3))) as server:
         got = [response async for response in rpc.InferenceStub(server.channel).Generate(asked)]
     assert got[-1].finished.usage.completion_token_count == 4
+
+
+class UnverifiedExecutor(FakeExecutor):
+    """As an engine whose drafter names no target."""
+
+    def info(self) -> EngineInfo:
+        return replace(super().info(), method=Method.EAGLE, unverified_target=True)
+
+
+@pytest.mark.parametrize(
+    ("executor", "law", "words"),
+    [
+        (TypicalExecutor, "typical", "output law typical: sampled text is not that of the model alone"),
+        (UnverifiedExecutor, "exact", "drafter not verified: nothing shows that it was made for this model"),
+        (FakeExecutor, "exact", ""),
+    ],
+)
+async def test_who_asks_is_told(
+    executor: type[FakeExecutor], law: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(executor(script_of("abcd", 3))) as server:
+        assert await asyncio.to_thread(main, ["generate", "--server", server.address, "hello"]) == 0
+        told = capsys.readouterr()
+        assert await asyncio.to_thread(main, ["generate", "--server", server.address, "--json", "hello"]) == 0
+    assert told.out == "abcd\n" and words in told.err
+    assert ("output law" in told.err or "not verified" in told.err) is bool(words)
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["output_law"] == law
 
 
 @pytest.mark.parametrize(("executor", "warns"), [(TypicalExecutor, True), (FakeExecutor, False)])

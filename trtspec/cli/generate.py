@@ -14,8 +14,8 @@ from rich.console import Console
 from trtspec.cli import compare, logprobs
 from trtspec.cli.arguments import bias, int32, uint64, utf8
 from trtspec.cli.json_lines import as_dict, summary
-from trtspec.cli.render import StreamPrinter, summary_table
-from trtspec.client import Chunk, Client, Finished, Prompt, RequestFailed
+from trtspec.cli.render import StreamPrinter, cautions, summary_table
+from trtspec.client import Accepted, Chunk, Client, Finished, Prompt, RequestFailed
 from trtspec.client.collect import Collector
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.v1 import inference_pb2 as pb
@@ -177,7 +177,10 @@ async def _print_text(client: Client, prompt: Prompt, arguments: dict[str, Any])
     granularity = "token" if printer.coloured or arguments["logprobs"] is not None else "step"
     try:
         async for event in client.generate(prompt, granularity=granularity, **arguments):
-            if isinstance(event, Chunk):
+            if isinstance(event, Accepted):
+                for line in cautions(event):
+                    print(line, file=sys.stderr)
+            elif isinstance(event, Chunk):
                 printer.print(event)
                 chunks.append(event)
             elif isinstance(event, Finished):

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trtspec.client import Chunk, Finished
+from trtspec.client import Accepted, Chunk, Finished
 from trtspec.client.events import word
+from trtspec.types import OutputLaw
 
 ACCEPTED_STYLES = ("green", "cyan")
 """Two shades, so that neighbouring passes can be told apart."""
@@ -93,6 +94,18 @@ class StreamPrinter:
             for label, style in legend:
                 parts += [(label, style), ", "]
             self._console.print(Text.assemble(*parts[:-1], " (two shades for neighbouring passes), the target's own"))
+
+
+def cautions(accepted: Accepted) -> list[str]:
+    """What a reader of the text must know: nothing where it is the target's own and the drafter was made for it."""
+    found = []
+    if accepted.output_law is OutputLaw.TYPICAL:
+        found.append("output law typical: sampled text is not that of the model alone; this is not lossless")
+    elif accepted.output_law is not OutputLaw.EXACT:
+        found.append(f"output law {word(accepted.output_law)}: nothing shows that the text is that of the model alone")
+    if accepted.unverified_target:
+        found.append("drafter not verified: nothing shows that it was made for this model; it may only cost speed")
+    return found
 
 
 def output_label(output_index: int) -> Text:

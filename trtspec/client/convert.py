@@ -13,7 +13,7 @@ from google.rpc import error_details_pb2, status_pb2
 from trtspec.client.events import Accepted, Chunk, Event, Finished, Output, Pass, RequestFailed
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.trailers import PARTIAL_KEY
-from trtspec.types import FinishReason, Method, TokenLogprob, TokenLogprobs
+from trtspec.types import FinishReason, Method, OutputLaw, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -36,6 +36,7 @@ def event(response: pb.GenerateResponse) -> Event | None:
                 max_draft_tokens=message.speculation.max_draft_tokens,
                 reason=message.speculation.reason,
                 unverified_target=message.speculation.unverified_target,
+                output_law=_known(OutputLaw, spec.OutputLaw, "OUTPUT_LAW_", message.output_law),
                 prompt_tokens=message.prompt_token_count,
             )
         case "chunk":

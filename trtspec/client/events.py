@@ -12,7 +12,7 @@ import grpc
 
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.errors import TrtspecError
-from trtspec.types import FinishReason, Method, TokenLogprobs
+from trtspec.types import FinishReason, Method, OutputLaw, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Accepted:
     """Why speculation differs from what was asked for."""
     unverified_target: bool
     """The engine's drafter was loaded although nothing shows that it was made for this target."""
+    output_law: OutputLaw | str
+    """What is known of the law of the tokens, compared with the target's own."""
     prompt_tokens: int
 
 
