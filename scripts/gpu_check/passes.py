@@ -12,7 +12,7 @@ from scripts.gpu_check.subject import MAX_POSITIONS, Prompt, Subject
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
-from trtspec.decoding.plan import Runner, StepPlan, TargetOutput
+from trtspec.decoding.plan import Pass, Runner, TargetOutput
 from trtspec.decoding.proposers.ngram import NgramProposer
 from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import NAME, DecoderConfig
@@ -63,7 +63,7 @@ class Twins:
         self._first = first
         self._second = second
 
-    def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
+    def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         expected, found = (
             self._first.forward(plan, draft).logits.float(),
             self._second.forward(plan, draft).logits.float(),
