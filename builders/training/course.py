@@ -20,7 +20,6 @@ from builders.progress import Report
 from builders.training import material, outcome
 from builders.training.answers import Conversation
 from builders.training.beginnings import begin_as_target
-from builders.training.coverage import Coverage
 from builders.training.examples import Split, split
 from builders.training.features import FeatureStore, open_store
 from builders.training.guesses import Vocabulary
@@ -39,7 +38,7 @@ from trtspec.manifest import canonical_json, hash_file
 _SINK = 4
 """The first positions have states of another size than all others."""
 _SAMPLE = 50
-_VOCABULARY, _COVERAGE = "token_ids.pt", "coverage.pt"
+_VOCABULARY = "token_ids.pt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +133,12 @@ def _take(course: Course, target: Target, directory: Path, report: Report) -> Le
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network.to(device)
     vocabulary = Vocabulary(token_ids.to(device), target.head_rows(token_ids).to(device))
-    coverage = _coverage(target, token_ids, device, rundir)
-    lesson = Lesson(course.training, vocabulary, parts, store, course.budget, device, coverage)
+    lesson = Lesson(course.training, vocabulary, parts, store, course.budget, device)
     run = Run.begin(network, course.training.learning_rate)
     run.resume(rundir)
     looker = Looker(report)
-    try:
-        with looker.listening():
-            train(lesson, run, rundir, looker)
-    finally:
-        if coverage is not None:
-            coverage.save()
+    with looker.listening():
+        train(lesson, run, rundir, looker)
     return _leave(course, target, config, lesson, run)
 
 
@@ -159,14 +153,6 @@ def _conversations(
         prompts = speaker.invent(course.synthesize, directory, seed)
         found = speaker.answer(prompts, directory / f"answers-{seed}.jsonl", seed, store)
     return material.usable(found)
-
-
-def _coverage(target: Target, token_ids: Tensor, device: torch.device, rundir: Path) -> Coverage | None:
-    """Guesses count by what of the target's law can be drafted, where that is not all of it."""
-    if len(token_ids) == target.manifest.vocabulary_size:
-        return None
-    known = torch.arange(target.manifest.vocabulary_size)
-    return Coverage(target.head_rows(known).to(device), token_ids.to(device), rundir / _COVERAGE)
 
 
 def _check(course: Course, parts: Split) -> None:

@@ -30,7 +30,6 @@ class Batch:
     features: Tensor  # [B, L, F] float32, the target's states at each token
     answer: Tensor  # [B, L] bool: the token is part of an answer, and no padding
     lengths: Tensor  # [B]
-    weight: Tensor  # [B, L] float32, how much a guess of what follows the token counts
 
     @property
     def count(self) -> int:
@@ -38,10 +37,6 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
-
-
-Weigh = Callable[[Conversation, Tensor], Tensor]
-"""The weights [count] of a conversation with these features, [count, F]."""
 
 
 class Split(NamedTuple):
@@ -80,14 +75,13 @@ def batches(
     tokens: int,
     seed: int,
     first: int = 0,
-    weigh: Weigh | None = None,
 ) -> Iterator[Batch]:
     """Batches without end from the `first` on, of about so many tokens; each epoch in another order."""
     epoch, index = 0, 0
     while True:
         for group in _groups(conversations, store, tokens, random.Random(f"{seed}-{epoch}")):
             if index >= first:
-                yield collate(group, store, weigh)
+                yield collate(group, store)
             index += 1
         epoch += 1
 
@@ -98,8 +92,8 @@ def once(conversations: Sequence[Conversation], store: FeatureStore, tokens: int
         yield collate(group, store)
 
 
-def collate(group: Sequence[Conversation], store: FeatureStore, weigh: Weigh | None = None) -> Batch:
-    """Pad conversations to one length. Without `weigh` every guess counts 1.
+def collate(group: Sequence[Conversation], store: FeatureStore) -> Batch:
+    """Pad conversations to one length.
 
     The last token may have no features: it is guessed, and nothing is guessed after it.
     """
@@ -109,14 +103,11 @@ def collate(group: Sequence[Conversation], store: FeatureStore, weigh: Weigh | N
     features = torch.zeros(len(group), longest, rows[0].shape[1])
     tokens = torch.zeros(len(group), longest, dtype=torch.int64)
     answer = torch.zeros(len(group), longest, dtype=torch.bool)
-    weight = torch.ones(len(group), longest)
     for i, (item, row, length) in enumerate(zip(group, rows, lengths, strict=True)):
         features[i, : len(row)] = row
         tokens[i, :length] = torch.tensor(item.tokens[:length])
         answer[i, len(item.prompt) : length] = True
-        if weigh is not None:
-            weight[i, : len(row)] = weigh(item, row)
-    return Batch(tokens, features, answer, torch.tensor(lengths), weight)
+    return Batch(tokens, features, answer, torch.tensor(lengths))
 
 
 def known(item: Conversation, store: FeatureStore) -> int:

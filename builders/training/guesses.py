@@ -20,9 +20,6 @@ NEVER = 1 << 20
 """The rank of a token that cannot be drafted."""
 
 
-_LEAST_WEIGHT = 1e-9
-
-
 class Vocabulary(NamedTuple):
     """The tokens that can be drafted."""
 
@@ -36,10 +33,13 @@ class Vocabulary(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Of one depth, as means over the guessed answer tokens; 0 where there are none."""
+    """Of one depth, as means over the answer tokens that can be drafted; 0 where there are none.
+
+    Where the next token cannot be, nothing is to be learnt (EAGLE-3, Li et al. 2025, leaves such positions out, too).
+    """
 
     law: Tensor
-    """Cross-entropy against the target's law over the vocabulary, by the batch's weights."""
+    """Cross-entropy against the target's law over the vocabulary."""
     state: Tensor
     """Smooth L1 distance to the target's last state (EAGLE, Li et al. 2024)."""
 
@@ -48,7 +48,9 @@ def losses(guesses: list[Tensor], batch: Batch, vocabulary: Vocabulary) -> list[
     """The losses of each depth. The target's laws are computed once for all depths."""
     last = batch.features[..., -vocabulary.head.shape[1] :]
     rows, places = _followed(batch.answer)
-    states, weights = last[rows, places], batch.weight[rows, places]
+    can = vocabulary.places(batch.tokens[rows, places + 1]) < len(vocabulary.token_ids)
+    rows, places = rows[can], places[can]
+    states = last[rows, places]
     with torch.no_grad():
         laws = linear(states, vocabulary.head).softmax(dim=-1)
     found = []
@@ -58,13 +60,13 @@ def losses(guesses: list[Tensor], batch: Batch, vocabulary: Vocabulary) -> list[
         mine = guess[rows[begun], places[begun] - 1 - depth]
         law = cross_entropy(linear(mine, vocabulary.head), laws[begun], reduction="none")
         state = smooth_l1_loss(mine, states[begun], reduction="none").mean(dim=1)
-        found.append(Losses(_mean(law, weights[begun]), _mean(state, torch.ones_like(state))))
+        found.append(Losses(_mean(law), _mean(state)))
     return found
 
 
-def _mean(values: Tensor, weights: Tensor) -> Tensor:
-    """By weight; 0 of nothing."""
-    return (values * weights).sum() / weights.sum().clamp(min=_LEAST_WEIGHT)
+def _mean(values: Tensor) -> Tensor:
+    """0 of nothing."""
+    return values.sum() / max(len(values), 1)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_
 
 from builders.training.answers import Conversation
-from builders.training.examples import Batch, Split, Weigh, batches, known, once
+from builders.training.examples import Batch, Split, batches, known, once
 from builders.training.features import FeatureStore
 from builders.training.guesses import Vocabulary, losses, ranks
 from builders.training.measure import accuracies, best_tree, chain, rank_shares, tokens_per_pass
@@ -47,8 +47,6 @@ class Lesson:
     store: FeatureStore
     budget: Budget
     device: torch.device
-    weigh: Weigh | None = None
-    """How much guesses count; None for all alike."""
 
 
 class Watch(Protocol):
@@ -72,7 +70,6 @@ def train(lesson: Lesson, run: Run, directory: Path, watch: Watch) -> None:
         lesson.training.tokens_per_step,
         lesson.training.seed,
         first=run.steps,
-        weigh=lesson.weigh,
     )
     saved = time.monotonic()
     while (progress := lesson.budget.progress(run.steps, run.seconds)) < 1:

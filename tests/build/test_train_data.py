@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from builders.training import answers as answering
 from builders.training.answers import Conversation, read_conversations, write_answers
@@ -17,7 +18,6 @@ from builders.training.batch import Answer
 from builders.training.beginnings import _inverse
 from builders.training.conversations import Template
 from builders.training.course import Course
-from builders.training.coverage import Coverage
 from builders.training.examples import Split, collate, split
 from builders.training.features import FeatureStore, Shelf
 from builders.training.guesses import NEVER, Vocabulary, losses, ranks
@@ -84,21 +84,17 @@ def test_no_rows_lose_nothing(tmp_path: Path) -> None:
     assert guesses[0].grad is not None and not guesses[0].grad.any()
 
 
-def test_guesses_count_by_what_of_the_law_can_be_drafted(tmp_path: Path) -> None:
-    head, kept = 3 * torch.randn(10, WIDTH), torch.tensor([1, 4, 9])
-    store = store_with(tmp_path, (TALK, 4))
-    coverage = Coverage(head, kept, tmp_path / "coverage.pt")
-    batch = collate([TALK], store, coverage)
-    coverage.save()
-    again = Coverage(torch.zeros_like(head), kept, tmp_path / "coverage.pt")
-    assert collate([TALK], store, again).weight.equal(batch.weight)
-    law = (store.read(TALK).float() @ head.T).softmax(dim=1)[:, kept].sum(dim=1)
-    assert torch.allclose(batch.weight[0], torch.tensor([1.0, 1.0, *law[2:4].tolist(), 1.0]), atol=1e-5)
-    vocabulary = Vocabulary(kept, head[kept])
-    guess = torch.randn(1, 5, WIDTH)
-    each = [losses([guess], replace(batch, weight=torch.eye(5)[i].unsqueeze(0)), vocabulary)[0].law for i in (2, 3)]
-    wanted = (each[0] * law[2] + each[1] * law[3]) / (law[2] + law[3])
-    assert torch.allclose(losses([guess], batch, vocabulary)[0].law, wanted, atol=1e-5)
+def test_guesses_of_what_cannot_be_drafted_do_not_count(tmp_path: Path) -> None:
+    """Of the three tokens of the answer that follow another one, the vocabulary lacks one."""
+    batch = collate([TALK], store_with(tmp_path, (TALK, 4)))
+    head, coming = torch.randn(10, WIDTH), TALK.answer[1:]
+    guess = torch.randn(1, len(TALK.tokens), WIDTH)
+    kept = torch.tensor(sorted({*range(10)} - {coming[0]}))
+    found = losses([guess], batch, Vocabulary(kept, head[kept]))[0].law
+    laws = (batch.features[0] @ head[kept].T).softmax(dim=1)
+    places = [len(TALK.prompt) + i for i, token in enumerate(coming) if token != coming[0]]
+    each = [cross_entropy((guess[0, place - 1] @ head[kept].T), laws[place]) for place in places]
+    assert 0 < len(each) < len(coming) and torch.allclose(found, torch.stack(each).mean(), atol=1e-5)
 
 
 def test_features_belong_to_a_text(tmp_path: Path) -> None:

@@ -59,9 +59,7 @@ def batch_of(target: Target) -> Batch:
     torch.manual_seed(3)
     tokens = torch.randint(0, 200, (1, LENGTH))
     features = torch.randn(1, LENGTH, len(target.features) * target.config.hidden_size)
-    return Batch(
-        tokens, features, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([LENGTH]), torch.ones(1, LENGTH)
-    )
+    return Batch(tokens, features, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([LENGTH]))
 
 
 def said_by_engine(config: DrafterConfig, drafter: Drafter, batch: Batch, columns: slice, origin: int) -> list[Tensor]:
@@ -132,7 +130,7 @@ def test_a_drafter_that_knew_the_targets_states_would_lose_nothing() -> None:
     tokens = torch.cat([torch.zeros(2, 1, dtype=torch.int64), best[:, :-1]], dim=1)
     answer = torch.zeros(2, 12, dtype=torch.bool)
     answer[0, 4:], answer[1, 6:10] = True, True
-    batch = Batch(tokens, features, answer, torch.tensor([12, 10]), torch.ones(2, 12))
+    batch = Batch(tokens, features, answer, torch.tensor([12, 10]))
     knowing = [shifted(features, 1 + depth) for depth in range(3)]
     for guess in knowing:
         guess[0, :3], guess[1, :5] = 99.0, 99.0  # what is guessed before the answer's first token counts nowhere

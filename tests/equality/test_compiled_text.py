@@ -37,6 +37,7 @@ async def test_text_is_that_of_transformers(compiled: Subject, schedule: Schedul
     await check(compiled, schedule, 48)
 
 
+@pytest.mark.slow  # by default random models stand for it, and `./scripts/demo` runs the demo model
 @pytest.mark.demo_model
 @pytest.mark.timeout(1200)
 async def test_the_demo_model_says_what_transformers_says(compiled_demo: Subject) -> None:

@@ -97,11 +97,16 @@ def make_subject(root: Path, method: str, runner: str) -> Subject:
     return Subject(directory, prompts, eos, reference, threads=1)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[(method, "eager") for method in METHODS] + [("eagle3", "openvino"), ("mtp", "openvino")],
-    ids=" ".join,
-)
+def subjects() -> list[object]:
+    """Every method on the reference runner, and two on the compiled one. By default compiled ones stand for some."""
+    eager = [
+        pytest.param((method, "eager"), id=f"{method} eager", marks=[pytest.mark.slow] if "eagle" in method else [])
+        for method in METHODS
+    ]
+    return [*eager, *(pytest.param((name, "openvino"), id=f"{name} openvino") for name in ("eagle3", "mtp"))]
+
+
+@pytest.fixture(scope="module", params=subjects())
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     method, runner = request.param
     return make_subject(tmp_path_factory.mktemp(method), method, runner)

@@ -80,7 +80,7 @@ async def test_seeded_text_of_a_tiny_llama_is_identical_at_any_depth(tiny: Subje
     await check_seeded(tiny, slice(0, 16, 3), TOKENS)
 
 
-@pytest.mark.slow  # by default the compiled runner stands for it
+@pytest.mark.slow
 @pytest.mark.demo_model
 @pytest.mark.timeout(1200)
 @SCHEDULES
