@@ -78,7 +78,7 @@ class Draft:
 def merged(first: Draft, second: Draft, take_first: Tensor) -> Draft:
     """Each row from one of two drafts of the same rows: the first one's where `take_first`, [B] bool, says so."""
     width = max(first.width, second.width)
-    pairs = [pad_nodes(first, width), pad_nodes(second, width)]
+    pairs = [_pad_nodes(first, width), _pad_nodes(second, width)]
     pick = take_first.unsqueeze(1)
     probs = None
     if first.probs is not None or second.probs is not None:
@@ -94,7 +94,7 @@ def merged(first: Draft, second: Draft, take_first: Tensor) -> Draft:
     )
 
 
-def pad_nodes(draft: Draft, width: int) -> Draft:
+def _pad_nodes(draft: Draft, width: int) -> Draft:
     """The same draft with room for so many nodes a row."""
     missing = (0, width - draft.width)
     return Draft(

@@ -93,4 +93,6 @@ class DraftModelProposer:
 
     def _drafts(self, row: SequenceView) -> bool:
         reached = len(row.tokens) + row.max_depth
-        return row.max_depth > 0 and row.sequence_id in self._cached and reached <= self._model.positions
+        cached = self._cached.get(row.sequence_id)
+        known = cached is not None and cached.blocks is row.blocks
+        return row.max_depth > 0 and known and reached <= self._model.positions
