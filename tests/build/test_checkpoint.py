@@ -240,7 +240,7 @@ def test_integer_weights_are_refused(folder: Path) -> None:
 
 def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*convert them to safetensors"):
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*convert them first: python -c"):
         open_checkpoint(folder)
 
 
