@@ -17,7 +17,7 @@ from trtspec.decoding.proposers.ngram import NgramProposer
 from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import NAME, DecoderConfig
 from trtspec.executors.embedded.graphs import CudaGraphs
-from trtspec.executors.embedded.model import Decoder
+from trtspec.executors.embedded.model import eager_decoder
 from trtspec.executors.embedded.padded import Recorder, Replay
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import dense, load_weights
@@ -99,6 +99,6 @@ def recorded_passes(subject: Subject, prompts: Sequence[Prompt], tokens: int, de
 
 def _runner(subject: Subject, device: torch.device, record: Recorder | None) -> EagerRunner:
     config, dtype = DecoderConfig.from_json(subject.engine / NAME), subject.size.dtype
-    model = Decoder(config, dense(load_weights(subject.engine, config), dtype, device), MAX_POSITIONS)
+    model = eager_decoder(config, dense(load_weights(subject.engine, config), dtype, device), MAX_POSITIONS)
     pool = CachePool(config, BLOCKS * BLOCK_TOKENS, dtype, device)
     return EagerRunner(model, pool, BLOCK_TOKENS, subject.size.vocabulary, record)

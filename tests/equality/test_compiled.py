@@ -19,6 +19,8 @@ from trtspec.decoding.plan import Runner, StepPlan, TargetOutput
 from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded import decoder_config
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.kernels.products import MOST_ROWS
+from trtspec.executors.embedded.openvino.few_rows import kernels_read, widths
 from trtspec.executors.embedded.runners import RUNNERS, Shape
 from trtspec.executors.embedded.weights import load_weights
 from trtspec.types import Limits, Request
@@ -66,6 +68,8 @@ class Twins:
         self.compared = 0
         self.copies = 0
         self.trees = 0
+        self.few = self.many = 0
+        """Passes that kernels run, and those that the graph runs."""
 
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         expected, found = self.reference.forward(plan, draft), self.compiled.forward(plan, draft)
@@ -73,6 +77,9 @@ class Twins:
         torch.testing.assert_close(found.logits, expected.logits, atol=TOLERANCE, rtol=0)
         torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=0)
         self.compared += len(expected.logits)
+        rows = sum(row.fed for row in plan.rows) + int(draft.counts.sum())
+        self.few += rows <= MOST_ROWS
+        self.many += rows > MOST_ROWS
         self.copies += len(plan.copies)
         self.trees += sum(parents.count(-1) > 1 for parents in _parents(draft))
         return expected
@@ -90,6 +97,7 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
     engine = root / "engine"
     assert main(["--method", "none", "--target", str(folder), "--output", str(engine), *FORMS[form]]) == 0
     config = DecoderConfig.from_json(engine / decoder_config.NAME)
+    assert kernels_read(torch.float32, *widths(config))
     shape = Shape(
         config=config,
         dtype=torch.float32,
@@ -141,4 +149,5 @@ def test_every_pass_agrees_with_the_reference(tmp_path: Path, architecture: str,
     plain = run(ScriptedProposer(lambda tokens, limit: ([], [])), 0)
     assert runner.copies == runner.trees == 0
     assert run(forked(plain), 8) == plain
+    assert runner.few > 20 and runner.many > 10
     assert runner.compared > 2 * 5 * TOKENS and runner.copies > 20 and runner.trees > 20

@@ -19,9 +19,9 @@ from trtspec.errors import EngineFolderError
 from trtspec.executors.embedded import drafter_config, drafter_weights
 from trtspec.executors.embedded.device import dense_bytes
 from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS, DrafterConfig
-from trtspec.executors.embedded.drafter_weights import NetworkWeights, dense_network, load_drafter
+from trtspec.executors.embedded.drafter_weights import NetworkWeights, converted_network, load_drafter
 from trtspec.executors.embedded.runners import RUNNERS, Shape, StoredDrafter
-from trtspec.executors.embedded.weights import Widening, load_weights
+from trtspec.executors.embedded.weights import load_weights, widening
 
 BLOCK_TOKENS = 32
 TOLERANCE = 1e-4
@@ -289,10 +289,10 @@ def test_a_drafter_shares_what_it_takes_from_the_target(tmp_path: Path) -> None:
     stored = StoredDrafter(config, load_drafter(tmp_path, config, target))
     added = dense_bytes((target, stored), torch.bfloat16) - dense_bytes(target, torch.bfloat16)
     assert added == 2 * sum(tensor.numel() for tensor in own.values())  # neither embedding nor head
-    widening = Widening(torch.bfloat16, torch.device("cpu"))
+    to = widening(torch.bfloat16, torch.device("cpu"))
     assert isinstance(stored.weights, NetworkWeights)
-    plain = widening.decoder(target)
-    assert dense_network(stored.weights, widening).embedding is plain.embedding is plain.head
+    plain = to.decoder(target)
+    assert converted_network(stored.weights, to).embedding is plain.embedding is plain.head
 
 
 def test_a_drafter_goes_no_further_than_its_own_context(tmp_path: Path) -> None:

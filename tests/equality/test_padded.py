@@ -21,7 +21,7 @@ from trtspec.executors.embedded import decoder_config
 from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.layout import row_parts
-from trtspec.executors.embedded.model import Decoder
+from trtspec.executors.embedded.model import eager_decoder
 from trtspec.executors.embedded.padded import USES_BEFORE_RECORDING, Replay
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import dense, load_weights
@@ -65,7 +65,7 @@ class Twins:
 
     def __init__(self, directory: Path) -> None:
         config = DecoderConfig.from_json(directory / decoder_config.NAME)
-        model = Decoder(
+        model = eager_decoder(
             config, dense(load_weights(directory, config), torch.float32, CPU), 256, features=(1, LAST_HIDDEN)
         )
         self.pools = [CachePool(config, BLOCKS * BLOCK_TOKENS, torch.float32, CPU) for _ in range(2)]

@@ -10,6 +10,7 @@ from trtspec.decoding.drafting import DraftOutput, DraftPlan
 from trtspec.executors.embedded.cache import CachePool, attending
 from trtspec.executors.embedded.drafter_model import DrafterModel, HeadsModel
 from trtspec.executors.embedded.layout import lay_out, row_parts
+from trtspec.executors.embedded.model import Attention
 
 
 class EagerNetwork:
@@ -19,7 +20,12 @@ class EagerNetwork:
     """
 
     def __init__(
-        self, model: DrafterModel, pool: CachePool, block_tokens: int, positions: int, token_ids: Tensor | None
+        self,
+        model: DrafterModel[Attention, Tensor],
+        pool: CachePool,
+        block_tokens: int,
+        positions: int,
+        token_ids: Tensor | None,
     ) -> None:
         self.token_ids = token_ids
         self.positions = positions
@@ -44,7 +50,7 @@ class EagerNetwork:
 class EagerHeads:
     """Implements `HeadsNetwork`."""
 
-    def __init__(self, model: HeadsModel, dtype: torch.dtype, token_ids: Tensor | None) -> None:
+    def __init__(self, model: HeadsModel[Tensor], dtype: torch.dtype, token_ids: Tensor | None) -> None:
         self.token_ids = token_ids
         self._dtype = dtype
         self._model = model

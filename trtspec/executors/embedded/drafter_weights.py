@@ -28,12 +28,13 @@ from trtspec.executors.embedded.weights import (
     EMBEDDING,
     HEAD,
     NORM,
+    Conversion,
     DecoderWeights,
     LayerWeights,
+    M,
     StoredTensors,
     W,
     Weight,
-    Widening,
     picked_rows,
     read_tensors,
 )
@@ -104,36 +105,36 @@ def load_drafter(directory: Path, config: DrafterConfig, target: DecoderWeights[
     return read_tensors(directory / NAME, lambda stored: read(stored, config, target))
 
 
-def dense_network(weights: NetworkWeights[Weight], widening: Widening) -> NetworkWeights[Tensor]:
-    """The same weights as plain tensors."""
+def converted_network(weights: NetworkWeights[Weight], to: Conversion[M]) -> NetworkWeights[M]:
+    """The same weights in another form."""
     return NetworkWeights(
         token_ids=weights.token_ids,
-        embedding=widening.matrix(weights.embedding),
-        head=widening.matrix(weights.head),
-        fusion=widening.matrix_if(weights.fusion),
+        embedding=to.matrix(weights.embedding),
+        head=to.matrix(weights.head),
+        fusion=to.matrix_if(weights.fusion),
         modules=tuple(
             ModuleWeights(
-                token_norm=widening.vector_if(module.token_norm),
-                state_norm=widening.vector_if(module.state_norm),
-                fuse=widening.matrix_if(module.fuse),
-                fuse_bias=widening.vector_if(module.fuse_bias),
-                layers=tuple(widening.layer(item) for item in module.layers),
-                norm=widening.vector_if(module.norm),
+                token_norm=to.vector_if(module.token_norm),
+                state_norm=to.vector_if(module.state_norm),
+                fuse=to.matrix_if(module.fuse),
+                fuse_bias=to.vector_if(module.fuse_bias),
+                layers=tuple(to.layer(item) for item in module.layers),
+                norm=to.vector_if(module.norm),
             )
             for module in weights.modules
         ),
     )
 
 
-def dense_heads(weights: HeadsWeights[Weight], widening: Widening) -> HeadsWeights[Tensor]:
-    """The same weights as plain tensors."""
+def converted_heads(weights: HeadsWeights[Weight], to: Conversion[M]) -> HeadsWeights[M]:
+    """The same weights in another form."""
     return HeadsWeights(
         token_ids=weights.token_ids,
         blocks=tuple(
-            tuple(BlockWeights(widening.matrix(block.weight), widening.vector(block.bias)) for block in blocks)
+            tuple(BlockWeights(to.matrix(block.weight), to.vector(block.bias)) for block in blocks)
             for blocks in weights.blocks
         ),
-        outputs=tuple(widening.matrix(item) for item in weights.outputs),
+        outputs=tuple(to.matrix(item) for item in weights.outputs),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.rope import RotaryTable, Rotation, rotate
-from trtspec.executors.embedded.weights import DecoderWeights, LayerWeights
+from trtspec.executors.embedded.weights import DecoderWeights, LayerWeights, M
 
 FEW_ROWS = range(2, 65)
 """Rows of a batch or of a draft, for which `product` turns the multiplication around."""
@@ -26,6 +26,43 @@ class Attention(Protocol):
         ...
 
 
+A = TypeVar("A", contravariant=True)
+
+
+class Products(Protocol[M]):
+    """Someone who multiplies, with matrices in a form of his own."""
+
+    def product(self, x: Tensor, weight: M, bias: Tensor | None = None) -> Tensor:
+        """x times the transposed weight, plus the bias: [T, in], [out, in], [out] -> [T, out]."""
+        ...
+
+    def rows(self, weight: M, indices: Tensor) -> Tensor:
+        """Some rows of a matrix, [T] -> [T, in]."""
+        ...
+
+    def first(self, weight: M, count: int) -> M:
+        """The first rows of a matrix, in place."""
+        ...
+
+
+class LayerStack(Products[M], Protocol[A, M]):
+    """Decoder layers. `A` is what attention needs to know of a pass."""
+
+    @property
+    def config(self) -> DecoderConfig: ...
+
+    def run(self, x: Tensor, positions: Tensor, attention: A, read: Tensor | None = None) -> Iterator[Tensor]:
+        """What goes into each layer, from x [T, H] on, and what comes out of the last one.
+
+        `read` [T, R] is what the first layer's attention reads, where that is not x.
+        """
+        ...
+
+    def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """RMSNorm over the last dimension; a norm that the model lacks changes nothing."""
+        ...
+
+
 class Hidden(NamedTuple):
     """What the layers make of T tokens."""
 
@@ -33,8 +70,23 @@ class Hidden(NamedTuple):
     features: Tensor | None  # [T, F], those that were asked for side by side
 
 
-class Layers:
-    """Pre-norm decoder layers: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
+class EagerProducts:
+    """Implements `Products` in plain PyTorch."""
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return product(x, weight, bias)
+
+    def rows(self, weight: Tensor, indices: Tensor) -> Tensor:
+        return embedding(indices, weight)
+
+    def first(self, weight: Tensor, count: int) -> Tensor:
+        return weight[:count]
+
+
+class Layers(EagerProducts):
+    """Implements `LayerStack` in plain PyTorch.
+
+    Pre-norm decoder layers: RMSNorm, rotary attention with grouped keys, SwiGLU (Touvron et al. 2023).
 
     Biases of the attention's inputs (Qwen2) and norms of its heads (Qwen3) are there where the weights hold them.
     """
@@ -46,10 +98,6 @@ class Layers:
         self._rotary = RotaryTable(config, positions, some.dtype, some.device)
 
     def run(self, x: Tensor, positions: Tensor, attention: Attention, read: Tensor | None = None) -> Iterator[Tensor]:
-        """What goes into each layer, from x [T, H] on, and what comes out of the last one.
-
-        `read` [T, R] is what the first layer's attention reads, where that is not x.
-        """
         rotation = self._rotary.at(positions)
         for index, layer in enumerate(self._weights):
             yield x
@@ -59,7 +107,6 @@ class Layers:
         yield x
 
     def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        """RMSNorm over the last dimension; a norm that the model lacks changes nothing."""
         return x if weight is None else rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
     def _attend(
@@ -73,21 +120,19 @@ class Layers:
         return product(mixed.flatten(1), layer.output)
 
 
-class Decoder:
+class Decoder(Generic[A, M]):
     """The target: its embedding, layers and head."""
 
-    def __init__(
-        self, config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int, features: Sequence[int] = ()
-    ) -> None:
-        self.config = config
+    def __init__(self, layers: LayerStack[A, M], weights: DecoderWeights[M], features: Sequence[int] = ()) -> None:
+        self.config = layers.config
         self.weights = weights
         self._features = features
-        self._layers = Layers(config, weights.layers, positions)
+        self._layers = layers
 
-    def hidden(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Hidden:
+    def hidden(self, token_ids: Tensor, positions: Tensor, attention: A) -> Hidden:
         """The states of T tokens at the given positions."""
         states: dict[int, Tensor] = {}
-        tokens = embedding(token_ids, self.weights.embedding)
+        tokens = self._layers.rows(self.weights.embedding, token_ids)
         for index, x in enumerate(self._layers.run(tokens, positions, attention)):
             if index in self._features:
                 states[index] = x
@@ -97,7 +142,14 @@ class Decoder:
 
     def logits(self, hidden: Tensor, vocabulary_size: int) -> Tensor:
         """Logits over the ids that may be emitted, [S, vocabulary_size]; padding rows are not even computed."""
-        return product(hidden, self.weights.head[:vocabulary_size])
+        return self._layers.product(hidden, self._layers.first(self.weights.head, vocabulary_size))
+
+
+def eager_decoder(
+    config: DecoderConfig, weights: DecoderWeights[Tensor], positions: int, features: Sequence[int] = ()
+) -> Decoder[Attention, Tensor]:
+    """A target in plain PyTorch."""
+    return Decoder(Layers(config, weights.layers, positions), weights, features)
 
 
 def _feed_forward(layer: LayerWeights[Tensor], x: Tensor) -> Tensor:

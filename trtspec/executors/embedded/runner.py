@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import Pass, TargetOutput
 from trtspec.executors.embedded.cache import CachePool, attending
 from trtspec.executors.embedded.layout import PassLayout, lay_out, row_parts
-from trtspec.executors.embedded.model import Decoder
+from trtspec.executors.embedded.model import Attention, Decoder
 from trtspec.executors.embedded.padded import Paging, Recorder, Recordings
 
 
@@ -18,7 +19,7 @@ class EagerRunner:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Decoder[Attention, Tensor],
         pool: CachePool,
         block_tokens: int,
         vocabulary_size: int,

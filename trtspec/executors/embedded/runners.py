@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from trtspec.decoding.drafting import Drafter
 from trtspec.decoding.plan import Runner
@@ -16,11 +17,11 @@ from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.drafter import EagerHeads, EagerNetwork
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.executors.embedded.drafter_model import DrafterModel, HeadsModel
-from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, dense_heads, dense_network
+from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, converted_heads, converted_network
 from trtspec.executors.embedded.graphs import CudaGraphs
-from trtspec.executors.embedded.model import Decoder
+from trtspec.executors.embedded.model import EagerProducts, Layers, eager_decoder
 from trtspec.executors.embedded.runner import EagerRunner
-from trtspec.executors.embedded.weights import DecoderWeights, Weight, Widening
+from trtspec.executors.embedded.weights import Conversion, DecoderWeights, Weight, widening
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +87,25 @@ class Eager:
     def create(self, shape: Shape, weights: DecoderWeights[Weight], drafter: StoredDrafter | None = None) -> Networks:
         if shape.device.type == "cuda":
             torch.set_float32_matmul_precision("highest")  # no TensorFloat-32: float32 engines promise equal text
-        widening = Widening(shape.dtype, shape.device)
-        model = Decoder(shape.config, widening.decoder(weights), shape.positions, shape.features)
+        plain = widening(shape.dtype, shape.device)
+        model = eager_decoder(shape.config, plain.decoder(weights), shape.positions, shape.features)
         record = CudaGraphs() if shape.graphs else None
         runner = EagerRunner(model, _pool(shape, shape.config), shape.block_tokens, shape.vocabulary_size, record)
-        return Networks(runner, _eager_drafter(shape, drafter, widening) if drafter else Drafter())
+        return Networks(runner, _eager_drafter(shape, drafter, plain) if drafter else Drafter())
 
 
-def _eager_drafter(shape: Shape, drafter: StoredDrafter, widening: Widening) -> Drafter:
+def _eager_drafter(shape: Shape, drafter: StoredDrafter, to: Conversion[Tensor]) -> Drafter:
     config, weights = drafter.config, drafter.weights
     token_ids = None if weights.token_ids is None else weights.token_ids.to(shape.device)
     if isinstance(weights, HeadsWeights):
-        heads = EagerHeads(HeadsModel(config, dense_heads(weights, widening)), shape.dtype, token_ids)
+        heads = EagerHeads(HeadsModel(config, converted_heads(weights, to), EagerProducts()), shape.dtype, token_ids)
         return Drafter(heads=heads, vocabulary_size=shape.vocabulary_size, features=config.features)
-    plain = dense_network(weights, widening)
+    plain = converted_network(weights, to)
     positions = config.positions(shape.positions)
-    models = [DrafterModel(config, plain, index, positions) for index in range(config.modules)]
+    models = [
+        DrafterModel(config, plain, index, Layers(cache, plain.modules[index].layers, positions))
+        for index, cache in enumerate(config.caches)
+    ]
     pools = [_pool(shape, cache) for cache in config.caches]
     modules = tuple(
         EagerNetwork(model, pool, shape.block_tokens, positions, token_ids)

@@ -40,7 +40,9 @@ class Int8Weight:
 
 Weight = Tensor | Int8Weight
 """A stored matrix, [out, in]."""
-W = TypeVar("W", bound=Weight, covariant=True)
+W = TypeVar("W", covariant=True)
+"""The form of matrices: as they are stored, or as something multiplies with them."""
+M = TypeVar("M")
 T = TypeVar("T")
 
 
@@ -134,18 +136,18 @@ class StoredTensors:
 
 def dense(weights: DecoderWeights[Weight], dtype: torch.dtype, device: torch.device) -> DecoderWeights[Tensor]:
     """The same weights as plain tensors of one type on a device."""
-    return Widening(dtype, device).decoder(weights)
+    return widening(dtype, device).decoder(weights)
 
 
-class Widening:
-    """Makes plain tensors of one type on a device; of a matrix that several read, one."""
+class Conversion(Generic[M]):
+    """From stored weights to another form of them; of a matrix that several read, one is made."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
-        self._device = device
-        self._made: dict[int, tuple[Weight, Tensor]] = {}  # with what was stored, so that no other takes its id
+    def __init__(self, matrix: Callable[[Weight], M], vector: Callable[[Tensor], Tensor]) -> None:
+        self._matrix = matrix
+        self.vector = vector
+        self._made: dict[int, tuple[Weight, M]] = {}  # with what was stored, so that no other takes its id
 
-    def decoder(self, weights: DecoderWeights[Weight]) -> DecoderWeights[Tensor]:
+    def decoder(self, weights: DecoderWeights[Weight]) -> DecoderWeights[M]:
         return DecoderWeights(
             embedding=self.matrix(weights.embedding),
             layers=tuple(self.layer(item) for item in weights.layers),
@@ -153,7 +155,7 @@ class Widening:
             head=self.matrix(weights.head),
         )
 
-    def layer(self, item: LayerWeights[Weight]) -> LayerWeights[Tensor]:
+    def layer(self, item: LayerWeights[Weight]) -> LayerWeights[M]:
         return LayerWeights(
             input_norm=self.vector_if(item.input_norm),
             qkv=self.matrix(item.qkv),
@@ -166,22 +168,28 @@ class Widening:
             down=self.matrix(item.down),
         )
 
-    def matrix(self, stored: Weight) -> Tensor:
+    def matrix(self, stored: Weight) -> M:
         if id(stored) not in self._made:
-            plain = stored.dense(self._dtype) if isinstance(stored, Int8Weight) else stored
-            self._made[id(stored)] = stored, plain.to(self._device, self._dtype)
+            self._made[id(stored)] = stored, self._matrix(stored)
         return self._made[id(stored)][1]
 
-    def matrix_if(self, stored: Weight | None) -> Tensor | None:
+    def matrix_if(self, stored: Weight | None) -> M | None:
         """A part that the model may lack."""
         return None if stored is None else self.matrix(stored)
-
-    def vector(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device, self._dtype)
 
     def vector_if(self, tensor: Tensor | None) -> Tensor | None:
         """A part that the model may lack."""
         return None if tensor is None else self.vector(tensor)
+
+
+def widening(dtype: torch.dtype, device: torch.device) -> Conversion[Tensor]:
+    """To plain tensors of one type on a device."""
+
+    def matrix(stored: Weight) -> Tensor:
+        plain = stored.dense(dtype) if isinstance(stored, Int8Weight) else stored
+        return plain.to(device, dtype)
+
+    return Conversion(matrix, lambda tensor: tensor.to(device, dtype))
 
 
 def first_rows(stored: Weight, count: int) -> Weight:

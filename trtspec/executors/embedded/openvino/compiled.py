@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import openvino as ov
@@ -15,7 +16,8 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.decoding.plan import Pass
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.openvino.graph import key_cache, value_cache
+from trtspec.executors.embedded.kernels.products import MOST_ROWS
+from trtspec.executors.embedded.openvino.graph import TOKEN_IDS, key_cache, value_cache
 from trtspec.executors.embedded.openvino.inputs import Inputs, pass_inputs
 
 BLOCK_TOKENS = 32
@@ -64,10 +66,19 @@ class Compiled:
         return [torch.from_numpy(self._request.get_output_tensor(index).data) for index in self._outputs]
 
 
+class FewRows(Protocol):
+    """Another one who can run a pass, faster where it has few rows."""
+
+    def run(self, inputs: Inputs, pool: NDArray[np.float32]) -> list[Tensor]:
+        """The outputs of the graph."""
+        ...
+
+
 class CompiledLayers:
     """A compiled graph with decoder layers, and what they keep between passes."""
 
-    def __init__(self, model: ov.Model, config: DecoderConfig, settings: Settings) -> None:
+    def __init__(self, model: ov.Model, config: DecoderConfig, settings: Settings, few: FewRows | None = None) -> None:
+        self._few = few
         self._compiled = Compiled(model, settings)
         shape = (config.num_layers, 2, settings.blocks, config.num_kv_heads, BLOCK_TOKENS, config.head_dim)
         self._pool = np.zeros(shape, np.int16 if settings.precision == ov.Type.bf16 else np.float32)
@@ -78,7 +89,10 @@ class CompiledLayers:
     def run(self, plan: Pass, draft: Draft, more: Inputs) -> list[Tensor]:
         """Apply the plan's copies, then run a pass, with further inputs that the graph has."""
         self._move(plan.copies)
-        return self._compiled.run({**pass_inputs(plan, draft, BLOCK_TOKENS), **more})
+        inputs = {**pass_inputs(plan, draft, BLOCK_TOKENS), **more}
+        if self._few is not None and len(inputs[TOKEN_IDS]) <= MOST_ROWS:
+            return self._few.run(inputs, self._pool)
+        return self._compiled.run(inputs)
 
     def _move(self, copies: Sequence[SlotCopy]) -> None:
         """Apply copies as if at once: all sources are read before any destination is written."""

@@ -11,6 +11,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, NetworkWeights
+from trtspec.executors.embedded.kernels.products import MOST_ROWS
 from trtspec.executors.embedded.openvino.compiled import Compiled, CompiledLayers, Settings
 from trtspec.executors.embedded.openvino.drafter_graph import (
     LOGITS,
@@ -20,6 +21,7 @@ from trtspec.executors.embedded.openvino.drafter_graph import (
     heads_graph,
     network_graph,
 )
+from trtspec.executors.embedded.openvino.few_rows import FewDrafterRows, FewHeadsRows, kernels_read, widths
 from trtspec.executors.embedded.weights import Weight
 
 
@@ -45,12 +47,16 @@ class OpenVinoNetwork:
         self.positions = positions
         self._weights = weights  # compiled products pack their matrices when first used
         model = network_graph(config, weights, module, positions)
-        self._layers = CompiledLayers(model, config.caches[module], settings)
+        known = kernels_read(settings.dtype, *widths(config.caches[module]))
+        self._few = FewDrafterRows(config, weights, module, positions, settings.threads) if known else None
+        self._layers = CompiledLayers(model, config.caches[module], settings, self._few)
         self._fusion = None if weights.fusion is None else Compiled(fusion_graph(weights.fusion), settings)
 
     def states(self, features: Tensor) -> Tensor:
         if self._fusion is None:
             return features
+        if self._few is not None and len(features) <= MOST_ROWS:
+            return self._few.states(features)
         return self._fusion.run({STATES: _array(features)})[0].clone()
 
     def forward(self, plan: DraftPlan, draft: Draft, states: Tensor | None) -> DraftOutput:
@@ -65,8 +71,13 @@ class OpenVinoHeads:
         self.token_ids = weights.token_ids
         self._weights = weights  # compiled products pack their matrices when first used
         self._compiled = Compiled(heads_graph(config, weights), settings)
+        self._heads = len(weights.blocks)
+        known = kernels_read(settings.dtype, len(weights.blocks[0][0].bias))
+        self._few = FewHeadsRows(config, weights, settings.threads) if known else None
 
     def forward(self, features: Tensor) -> Tensor:
+        if self._few is not None and len(features) * self._heads <= MOST_ROWS:
+            return self._few.run(features)
         flat = torch.cat(self._compiled.run({STATES: _array(features)}))
         return flat.view(-1, len(features), flat.shape[1]).transpose(0, 1)
 

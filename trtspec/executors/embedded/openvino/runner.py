@@ -11,6 +11,7 @@ from trtspec.decoding.plan import Pass, TargetOutput
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.openvino.compiled import CompiledLayers, Settings
 from trtspec.executors.embedded.openvino.decoder_graph import FEATURES, LOGITS, decoder_graph
+from trtspec.executors.embedded.openvino.few_rows import FewTargetRows, kernels_read, widths
 from trtspec.executors.embedded.weights import DecoderWeights, Weight
 
 
@@ -32,7 +33,12 @@ class OpenVinoRunner:
         self._weights = weights  # compiled products pack their matrices when first used
         self._has_features = bool(features)
         model = decoder_graph(config, weights, positions, vocabulary_size, features)
-        self._layers = CompiledLayers(model, config, Settings(dtype, blocks, threads))
+        few = (
+            FewTargetRows(config, weights, positions, vocabulary_size, features, threads)
+            if kernels_read(dtype, *widths(config))
+            else None
+        )
+        self._layers = CompiledLayers(model, config, Settings(dtype, blocks, threads), few)
 
     def forward(self, plan: Pass, draft: Draft) -> TargetOutput:
         outputs = self._layers.run(plan, draft, {})

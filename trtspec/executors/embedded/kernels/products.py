@@ -1,0 +1,142 @@
+"""Products of few rows with stored matrices. Weights are read once, whatever the number of rows.
+
+Rows come padded (`padded`), so that they go in groups of four, or alone. What a row comes to does not depend on how
+many there are, bit by bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import prange
+from numpy.typing import NDArray
+
+from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
+from trtspec.executors.embedded.kernels.dots import STEP, dots
+from trtspec.executors.embedded.kernels.exponential import exp
+from trtspec.executors.embedded.weights import Int8Weight, Weight, first_rows
+
+Floats = NDArray[np.float32]
+MOST_ROWS = 8
+"""Beyond, arithmetic and not memory decides."""
+NONE = np.zeros(0, np.float32)
+_GROUP, _CHUNK = 4, 32
+_one, _four = dots(1, 2), dots(4, 2)  # the same sums in the same order
+
+
+def padded(rows: int) -> int:
+    """How many rows are computed for so many."""
+    return rows if rows == 1 else -(-rows // _GROUP) * _GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A stored matrix as kernels read it; its memory is that of the stored one."""
+
+    stored: Weight  # [out, in]
+    values: NDArray[np.generic]  # [out, in], float32, int8, or uint16 for the bits of bfloat16
+    scales: Floats  # [out], or empty
+
+    @classmethod
+    def of(cls, stored: Weight) -> Matrix:
+        if isinstance(stored, Int8Weight):
+            return cls(stored, stored.values.contiguous().numpy(), stored.scales.contiguous().numpy())
+        whole = stored.contiguous()
+        bits = whole.view(torch.uint16) if whole.dtype is torch.bfloat16 else whole
+        return cls(stored, bits.numpy(), NONE)
+
+    def first(self, count: int) -> Matrix:
+        """Its first rows, in place."""
+        return Matrix.of(first_rows(self.stored, count))
+
+    def at(self, indices: torch.Tensor) -> torch.Tensor:
+        """Some rows as float32, [T] -> [T, in]."""
+        if isinstance(self.stored, Int8Weight):
+            return self.stored.values[indices].float() * self.stored.scales[indices].unsqueeze(1)
+        return self.stored[indices].float()
+
+
+def fits(width: int) -> bool:
+    """Kernels read inputs of this width."""
+    return width % STEP == 0
+
+
+def product(x: Floats, matrix: Matrix, bias: Floats = NONE) -> Floats:
+    """[padded, in] -> [padded, out]."""
+    y = np.empty((len(x), len(matrix.values)), np.float32)
+    product_into(x, matrix.values, matrix.scales, bias, y)
+    return y
+
+
+def floats_of(tensor: torch.Tensor | None) -> Floats:
+    """A norm or a bias; empty where the model lacks it."""
+    found: Floats = NONE if tensor is None else np.ascontiguousarray(tensor.numpy())
+    return found
+
+
+@serial
+def normalised(x: Floats, scale: Floats, epsilon: np.float32) -> Floats:
+    """RMSNorm over the last dimension."""
+    y = np.empty_like(x)
+    for row in range(x.shape[0]):
+        square = np.float32(0)
+        for k in range(x.shape[1]):
+            square += x[row, k] * x[row, k]
+        factor = np.float32(1 / np.sqrt(square / x.shape[1] + epsilon))
+        for k in range(x.shape[1]):
+            y[row, k] = x[row, k] * factor * scale[k]
+    return y
+
+
+@inlined
+def _column(weights: Any, o: int, x: Floats, y: Floats) -> None:
+    """Column o of the result."""
+    row, count = 0, x.shape[0]
+    while row + 4 <= count:
+        _four(weights, o, x, row, y)
+        row += 4
+    while row < count:
+        _one(weights, o, x, row, y)
+        row += 1
+
+
+@parallel
+def product_into(x: Floats, weights: Any, scales: Floats, bias: Floats, y: Floats) -> None:
+    """[padded, in] -> y [padded, out]; empty scales and bias are none."""
+    for o in prange(weights.shape[0]):
+        _column(weights, o, x, y)
+        for row in range(x.shape[0]):
+            scaled = y[row, o] * scales[o] if scales.size else y[row, o]
+            y[row, o] = scaled + bias[o] if bias.size else scaled
+
+
+@parallel
+def added_into(residual: Floats, x: Floats, weights: Any, scales: Floats, y: Floats) -> None:
+    """The residual and the product: [padded, out], [padded, in] -> y [padded, out]."""
+    for o in prange(weights.shape[0]):
+        _column(weights, o, x, y)
+        for row in range(x.shape[0]):
+            y[row, o] = residual[row, o] + (y[row, o] * scales[o] if scales.size else y[row, o])
+
+
+@parallel
+def gated_into(x: Floats, weights: Any, scales: Floats, both: Floats, y: Floats) -> None:
+    """SwiGLU over stacked halves, [padded, in] -> y [padded, out / 2] (Shazeer 2020); `both` [padded, out] is room."""
+    half = y.shape[1]
+    for chunk in prange(-(-half // _CHUNK)):
+        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, half)
+        for o in range(begin, end):
+            _column(weights, o, x, both)
+        for o in range(begin, end):
+            _column(weights, half + o, x, both)
+        for row in range(x.shape[0]):
+            if scales.size:
+                for o in range(begin, end):
+                    both[row, o] *= scales[o]
+                    both[row, half + o] *= scales[half + o]
+            for o in range(begin, end):
+                gate = both[row, o]
+                y[row, o] = gate / (np.float32(1) + exp(-gate)) * both[row, half + o]
