@@ -21,6 +21,7 @@ from trtspec.cache import cache_directory
 from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
 from trtspec.executors.embedded.drafter_config import NAME as DRAFTER
 from trtspec.openmp import be_considerate
+from trtspec.speculative import MAX_TREE_NODES
 from trtspec.types import Method
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def _check(options: argparse.Namespace) -> None:
     ):
         if value is not None and value <= 0:
             raise ConfigError(f"{flag} is {value}; it must be more than 0")
+    if not 1 <= options.tree_nodes <= MAX_TREE_NODES:
+        raise ConfigError(f"--tree-nodes is {options.tree_nodes}; allowed is 1 to {MAX_TREE_NODES}")
     if options.heads is not None and options.method != Method.MEDUSA.value:
         raise ConfigError(f"--heads is for --method medusa; {options.method} has --layers and --depth")
 
@@ -141,6 +144,7 @@ def _course(options: argparse.Namespace, command: str) -> Course:
         work=options.work,
         output=options.output,
         command=command,
+        tree_nodes=options.tree_nodes,
     )
 
 
@@ -219,6 +223,14 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--learning-rate", type=float, metavar="X", help=f"its peak ({_defaults('learning_rate')})")
     group.add_argument("--tokens-per-step", type=int, default=2048, metavar="N", help="(default: %(default)s)")
+    group.add_argument(
+        "--tree-nodes",
+        type=int,
+        default=32,
+        metavar="N",
+        help="most nodes of a draft in the settings that the drafter's folder recommends, of use where wide passes "
+        f"are dear; 1 to {MAX_TREE_NODES} (default: %(default)s)",
+    )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
 
 

@@ -52,6 +52,8 @@ class Course:
     work: Path
     output: Path
     command: str
+    tree_nodes: int
+    """Most nodes of a draft in the settings that the card recommends."""
 
     @property
     def source(self) -> str:
@@ -197,15 +199,15 @@ def _scale(store: FeatureStore, parts: Split, width: int) -> float:
 
 def _leave(course: Course, target: Target, config: DrafterConfig, lesson: Lesson, run: Run) -> Left:
     """Choose settings for the best weights, measure them on what is held out, and write the folder."""
-    best = run.best or run.average
-    chosen_by = ranks_on(lesson.split.choosing, lesson, run.network, best)
-    found = ranks_on(lesson.split.held_out, lesson, run.network, best)
+    best, depth = run.best or run.average, course.training.measured_depth
+    chosen_by = ranks_on(lesson.split.choosing, lesson, run.network, best, depth)
+    found = ranks_on(lesson.split.held_out, lesson, run.network, best, depth)
     prefix = run.network.prefix
     card = Card(
         method=course.training.method,
         target_sha256=target.sha256,
         target_name=target.manifest.model,
-        speculative=outcome.suited(course.training, chosen_by),
+        speculative=outcome.suited(course.training, chosen_by, course.tree_nodes),
         training={
             "command": course.command,
             "data": course.source,

@@ -24,7 +24,7 @@ def draw(history: Sequence[Mapping[str, Any]], title: str, path: Path) -> bool:
     trained = [item for item in history if item["loss"] is not None]
     loss.plot([item["tokens"] / 1000 for item in trained], [item["loss"] for item in trained])
     loss.set_title("training loss of the first depth")
-    for depth in range(len(history[0]["accuracies"])):
+    for depth in range(min(len(item["accuracies"]) for item in history)):
         accuracy.plot(tokens, [item["accuracies"][depth][0] for item in history], label=f"depth {depth + 1}")
     accuracy.set_title("held out: first guess right")
     accuracy.legend(fontsize="small")

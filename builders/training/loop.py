@@ -28,11 +28,11 @@ from trtspec.errors import ConfigError
 _DEPTH_WEIGHT = 0.8
 """A depth counts so much less than the one before it, as fewer drafts get there (Cai et al. 2024)."""
 _CLIP = 1.0
-_FIRST_MEASURE, _MEASUREMENTS = 0.02, 25
+_FIRST_MEASURE, _MEASUREMENTS = 0.02, 10
 """Progress of the first measurement after the start, and how many follow."""
 _SAVE_SECONDS = 120.0
-_CHOOSING_TOKENS = 20_000
-"""Most that a measurement on the way looks at."""
+_CHOOSING_TOKENS, _GLANCE_DEPTH = 10_000, 4
+"""Most that a measurement on the way looks at: each costs as much as some steps."""
 _SCORED_NODES = 16
 """Weights are judged by a tree of so many nodes."""
 
@@ -121,7 +121,8 @@ def _step(lesson: Lesson, run: Run, batch: Batch, progress: float) -> None:
 
 def _measure(lesson: Lesson, run: Run) -> None:
     """Look at the averaged weights, and keep them where they are the best so far."""
-    found = ranks_on(_first(lesson), lesson, run.network, run.average)
+    depth = min(lesson.training.measured_depth, _GLANCE_DEPTH)
+    found = ranks_on(_first(lesson), lesson, run.network, run.average, depth)
     score = tokens_per_pass(found, best_tree(rank_shares(found), _SCORED_NODES))
     run.history.append(
         {
@@ -130,7 +131,7 @@ def _measure(lesson: Lesson, run: Run) -> None:
             "seconds": run.seconds,
             "loss": run.loss_sum / run.loss_steps if run.loss_steps else None,
             "accuracies": [list(item.top) for item in accuracies(found)],
-            "chain": tokens_per_pass(found, chain(lesson.training.measured_depth)),
+            "chain": tokens_per_pass(found, chain(depth)),
             "tree": score,
         }
     )
@@ -153,12 +154,12 @@ def _first(lesson: Lesson) -> list[Conversation]:
 
 @torch.no_grad()
 def ranks_on(
-    conversations: Sequence[Conversation], lesson: Lesson, network: Network, weights: dict[str, Tensor]
+    conversations: Sequence[Conversation], lesson: Lesson, network: Network, weights: dict[str, Tensor], depth: int
 ) -> list[Tensor]:
-    """Ranks of a network with these weights, for each conversation."""
+    """Ranks of a network with these weights at so many depths, for each conversation."""
     found = []
     for batch in once(conversations, lesson.store, lesson.training.tokens_per_step):
         batch = batch.to(lesson.device)
-        guesses = functional_call(network, weights, (batch, lesson.training.measured_depth))
+        guesses = functional_call(network, weights, (batch, depth))
         found += ranks(guesses, batch, repeat(lesson.vocabulary))
     return found

@@ -22,8 +22,7 @@ from trtspec.speculative import MAX_TREE_NODES, Tree
 from trtspec.types import Method
 
 _CHAINS = (1, 2, 3, 4, 6, 8)
-_TREES = (8, 16, 32, MAX_TREE_NODES)
-_MEDUSA_NODES = 32
+_TREES = (3, 8, 16, 32, MAX_TREE_NODES)
 _WORTH_A_STEP = 0.02
 """Tokens per pass that pay for one more step of a drafter."""
 
@@ -53,12 +52,12 @@ def stored_tensors(tensors: dict[str, Tensor], as_int8: bool) -> dict[str, Tenso
     return stored
 
 
-def suited(training: Training, ranks: Sequence[Tensor]) -> dict[str, Any]:
-    """The speculative settings that the measured ranks speak for: Medusa's tree, and a depth for the others."""
+def suited(training: Training, ranks: Sequence[Tensor], nodes: int) -> dict[str, Any]:
+    """The settings of at most so many nodes that the ranks speak for: Medusa's tree, a chain's depth for the others."""
     if training.method is Method.MEDUSA:
-        tree = best_tree(rank_shares(ranks), _MEDUSA_NODES)
+        tree = best_tree(rank_shares(ranks), nodes)
         return {"num_speculative_tokens": max(map(len, tree), default=1), "tree": [list(path) for path in tree]}
-    return {"num_speculative_tokens": _useful_depth(ranks)}
+    return {"num_speculative_tokens": min(_useful_depth(ranks), nodes)}
 
 
 def _useful_depth(ranks: Sequence[Tensor]) -> int:

@@ -154,6 +154,7 @@ def test_bad_flags_are_refused_before_anything_is_built(tmp_path: Path, capsys: 
     assert "is an engine (it has manifest.json)" in refused([*argv, "--output", str(tmp_path / "engine")], capsys)
     new = [*argv, "--output", str(tmp_path / "new")]
     assert "--minutes is -1.0" in refused([*new, "--minutes", "-1"], capsys)
+    assert "--tree-nodes is 65; allowed is 1 to 64" in refused([*new, "--tree-nodes", "65"], capsys)
     assert "--heads is for --method medusa" in refused([*new, "--heads", "3"], capsys)
     assert "no such file" in refused([*new, "--data", str(tmp_path / "none")], capsys)
     assert not (tmp_path / "work").exists()

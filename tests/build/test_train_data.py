@@ -188,7 +188,7 @@ TRAINING = Training(Method.EAGLE, 1, 2, 8, 100, STYLES[Method.EAGLE].learning_ra
 
 
 def course(data: Path, root: Path) -> Course:
-    return Course(TRAINING, Budget(1.0), data, 0, root, root, "")
+    return Course(TRAINING, Budget(1.0), data, 0, root, root, "", 32)
 
 
 def test_a_run_is_named_by_what_its_data_hold(tmp_path: Path) -> None:
@@ -221,7 +221,11 @@ def test_what_is_reported_chose_nothing(tmp_path: Path) -> None:
     lesson = Lesson(TRAINING, vocabulary, parts, store, Budget(1.0), torch.device("cpu"))
     assert _first(lesson) == parts.choosing
     good, bad = [torch.tensor([[0, 0]] * 8)], [torch.tensor([[1, 1]] * 8)]
-    assert suited(replace(TRAINING, method=Method.MEDUSA), good)["tree"] == [[0], [0, 0]]
+    heads, deep = replace(TRAINING, method=Method.MEDUSA), [torch.tensor([[0, 0, 0]] * 8)]
+    assert suited(heads, good, 32)["tree"] == [[0], [0, 0]]
+    assert suited(heads, good, 1) == {"num_speculative_tokens": 1, "tree": [[0]]}
+    eagle = replace(TRAINING, method=Method.EAGLE)
+    assert [suited(eagle, deep, nodes)["num_speculative_tokens"] for nodes in (2, 3, 32)] == [2, 3, 3]
     card = measured(bad, chosen_by=good)
     assert card[f"depth 1: top {', '.join(map(str, TOP))}"][0] == 0.0
     assert card["tokens per pass, trees"]["8"] == 1.0
