@@ -31,7 +31,8 @@ def opened(job: Job) -> Iterator[Generate]:
         config.max_new_tokens, config.ignore_eos, config.do_sample = work.max_new_tokens, work.ignore_eos, False
         config.set_eos_token_id(job.eos_ids[0])
         if job.speculates:
-            config.num_assistant_tokens, config.max_ngram_size = DRAFT_TOKENS, NGRAM
+            config.num_assistant_tokens = job.options.get("draft_tokens", DRAFT_TOKENS)
+            config.max_ngram_size = NGRAM
         return _keep_in_flight(pipeline, work.prompts, config, job.concurrency)
 
     yield generate
