@@ -143,7 +143,7 @@ def predicted_row(measured: Measured) -> str:
     stats, depth = total.stats, len(total.stats.drafted_at)
     rate = stats.accepted / (stats.accepted + stats.rejected_steps)
     cost = total.proposing_ms / depth / plain.pass_ms
-    tokens = (1 - rate ** (depth + 1)) / (1 - rate)
+    tokens = sum(rate**drafted for drafted in range(depth + 1))
     formula, real = tokens / (1 + depth * cost), total.rate / plain.rate
     width = total.pass_ms / plain.pass_ms
     cells = f"{rate:.2f} | {cost:.3f} | {tokens:.2f} | {total.tokens_per_pass:.2f} | {formula:.2f} | {width:.2f}"

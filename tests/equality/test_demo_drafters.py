@@ -1,5 +1,5 @@
 """The drafters that are stored for the demo model: text is that of `transformers`, and with a seed that of plain
-decoding, while they guess enough to pay."""
+decoding, while their drafts are accepted."""
 
 from __future__ import annotations
 

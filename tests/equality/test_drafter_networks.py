@@ -20,6 +20,7 @@ from trtspec.executors.embedded import drafter_config, drafter_weights
 from trtspec.executors.embedded.device import dense_bytes
 from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS, DrafterConfig
 from trtspec.executors.embedded.drafter_weights import NetworkWeights, converted_network, load_drafter
+from trtspec.executors.embedded.openvino.few_rows import kernels_read, network_widths
 from trtspec.executors.embedded.runners import RUNNERS, Shape, StoredDrafter
 from trtspec.executors.embedded.weights import load_weights, widening
 
@@ -293,6 +294,16 @@ def test_a_drafter_shares_what_it_takes_from_the_target(tmp_path: Path) -> None:
     assert isinstance(stored.weights, NetworkWeights)
     plain = to.decoder(target)
     assert converted_network(stored.weights, to).embedding is plain.embedding is plain.head
+
+
+def test_kernels_are_asked_about_what_is_fused_too(tmp_path: Path) -> None:
+    config = subject(tmp_path, "eagle3", "eager").config
+    weights = load_drafter(tmp_path, config, load_weights(tmp_path, TARGET))
+    assert isinstance(weights, NetworkWeights) and isinstance(weights.fusion, Tensor)
+    decoder = config.caches[0]
+    assert kernels_read(torch.float32, *network_widths(decoder, weights))
+    odd = replace(weights, fusion=weights.fusion[:, :-8])
+    assert not kernels_read(torch.float32, *network_widths(decoder, odd))
 
 
 def test_a_drafter_goes_no_further_than_its_own_context(tmp_path: Path) -> None:

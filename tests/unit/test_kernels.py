@@ -93,6 +93,11 @@ def test_some_rows_of_a_matrix(matrix: tuple[Matrix, Tensor]) -> None:
     assert (product(x, weight.first(33)) == product(x, weight)[:, :33]).all()
 
 
+def test_a_pass_may_score_nothing(matrix: tuple[Matrix, Tensor]) -> None:
+    weight, values = matrix
+    assert product(np.empty((padded(0), values.shape[1]), np.float32), weight).shape == (0, OUT)
+
+
 def test_norms_are_those_of_pytorch() -> None:
     x, scale = torch.randn(4, NARROW), torch.rand(NARROW)
     assert_near(normalised(x.numpy(), scale.numpy(), np.float32(1e-3)), rms_norm(x, scale.shape, scale, 1e-3))

@@ -33,6 +33,10 @@ class Int8Weight:
     values: Tensor  # [out, in] int8
     scales: Tensor  # [out] float32
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The matrix as a plain tensor."""
         return (self.values.float() * self.scales.unsqueeze(1)).to(dtype)

@@ -21,7 +21,7 @@ from trtspec.executors.embedded.openvino.drafter_graph import (
     heads_graph,
     network_graph,
 )
-from trtspec.executors.embedded.openvino.few_rows import FewDrafterRows, FewHeadsRows, kernels_read, widths
+from trtspec.executors.embedded.openvino.few_rows import FewDrafterRows, FewHeadsRows, kernels_read, network_widths
 from trtspec.executors.embedded.weights import Weight
 
 
@@ -47,7 +47,7 @@ class OpenVinoNetwork:
         self.positions = positions
         self._weights = weights  # compiled products pack their matrices when first used
         model = network_graph(config, weights, module, positions)
-        known = kernels_read(settings.dtype, *widths(config.caches[module]))
+        known = kernels_read(settings.dtype, *network_widths(config.caches[module], weights))
         self._few = FewDrafterRows(config, weights, module, positions, settings.threads) if known else None
         self._layers = CompiledLayers(model, config.caches[module], settings, self._few)
         self._fusion = None if weights.fusion is None else Compiled(fusion_graph(weights.fusion), settings)

@@ -1,8 +1,9 @@
 """Passes of few rows by kernels, from the inputs and over the cache of the compiled graphs.
 
 Compiled products reach half of the memory's speed and cost twice as much from the fifth row on; kernels read weights as
-fast as the memory gives them, for up to eight rows in the same time. So small batches and the verification of drafts
-run here, and all else compiled. Both compute in float32, in another order of summation.
+fast as the memory gives them, for up to four rows in nearly the same time, and for eight in less than twice that. So
+small batches and the verification of drafts run here, and all else compiled. Both compute in float32, in another order
+of summation. Nothing here knows a draft or a plan.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ def to_kernels() -> Conversion[Matrix]:
 def widths(config: DecoderConfig) -> tuple[int, ...]:
     """Of all that a decoder's matrices read."""
     return config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
+
+
+def network_widths(config: DecoderConfig, weights: NetworkWeights[Weight]) -> tuple[int, ...]:
+    """Of all that a drafter's matrices read: what is fused may be of another size than its own states."""
+    return *widths(config), *(() if weights.fusion is None else (weights.fusion.shape[1],))
 
 
 def kernels_read(dtype: torch.dtype, *sizes: int) -> bool:
