@@ -21,7 +21,7 @@ Tensors = dict[str, Tensor]
 
 TARGET = DecoderConfig(
     hidden_size=32,
-    intermediate_size=40,
+    intermediate_size=48,
     num_layers=1,
     num_heads=4,
     num_kv_heads=2,
