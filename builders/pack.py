@@ -14,7 +14,7 @@ from builders.layout import Packed, Stored, stored_as
 from builders.progress import progress_bars
 from builders.safetensors_file import LENGTH
 from trtspec.errors import CheckpointError
-from trtspec.executors.embedded.weights import DTYPES
+from trtspec.executors.embedded.weights import DTYPES, Int8Weight
 
 _WORDS: Mapping[torch.dtype, str] = {
     torch.float32: "F32",
@@ -24,7 +24,6 @@ _WORDS: Mapping[torch.dtype, str] = {
 }
 _ALIGNMENT = 64
 """A cache line, for the first tensor: a reader maps the file, and computes with the tensors in place."""
-_INT8_LARGEST = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,10 @@ class Form:
         """What a file of these weights holds."""
         dtype = DTYPES[self.dtype]
         return [entry for item in items for entry in stored_as(item, dtype, self.quantization)]
+
+    def bytes(self, items: Iterable[Packed]) -> int:
+        """How much a file of these weights holds."""
+        return sum(entry.bytes for entry in self.entries(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,11 @@ def _stored(
     if not bool(torch.isfinite(whole).all()):
         names = " or ".join(item.sources)
         raise CheckpointError(f"{weights.path}: tensor {names} is not finite as {form.dtype}")
-    yield from quantize_int8(whole) if form.quantization == "int8" and item.is_matrix else (whole,)
-
-
-def quantize_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round each row to 255 levels, symmetric about zero, the largest magnitude on the last: integers and scales."""
-    values = matrix.float()
-    scales = values.abs().amax(dim=1) / _INT8_LARGEST
-    steps = values / scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)  # a row of zeros has scale 0
-    return steps.round().clamp(-_INT8_LARGEST, _INT8_LARGEST).to(torch.int8), scales
+    if form.quantization == "int8" and item.is_matrix:
+        packed = Int8Weight.of(whole)
+        yield from (packed.values, packed.scales)
+    else:
+        yield whole
 
 
 def write_safetensors(path: Path, entries: Iterable[Stored], tensors: Iterable[torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ The contents of target, drafter and calibration text are not part of the hash; `
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from trtspec.speculative import SpeculativeConfig
 
 if TYPE_CHECKING:
     from builders.drafts.source import DraftSource, OpenedDraft
-    from builders.layout import Packed
+    from builders.pack import Form
 
 ENGINES = Path("engines")
 _CALIBRATION = "calibration text"
@@ -106,17 +106,25 @@ class Plan:
     def packed_bytes(self) -> int:
         from builders.layout import layout
 
-        return self._bytes(layout(self.checkpoint.config)) + self.drafter_bytes
+        return self.form.bytes(layout(self.checkpoint.config)) + self.drafter_bytes
 
     @property
     def drafter_bytes(self) -> int:
         """Its padding included, which is left out once the vocabulary is known."""
-        return 0 if self.drafter is None else self._bytes(self.drafter.packed)
+        return 0 if self.drafter is None else self.drafter_form.bytes(self.drafter.packed)
 
-    def _bytes(self, items: Iterable[Packed]) -> int:
+    @property
+    def form(self) -> Form:
+        """How the target's weights are stored."""
         from builders.pack import Form
 
-        return sum(entry.bytes for entry in Form(self.dtype.value, self.recipe.quantization).entries(items))
+        return Form(self.dtype.value, self.recipe.quantization)
+
+    @property
+    def drafter_form(self) -> Form:
+        """How the drafter's are: integers stay integers."""
+        kept = self.drafter is not None and self.drafter.is_int8
+        return replace(self.form, quantization="int8") if kept else self.form
 
 
 def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:

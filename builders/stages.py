@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from builders.drafts.source import DraftSource
-    from builders.pack import Form
     from builders.text import TextArtifact
 
 _NEEDED = ("torch", "transformers", "safetensors", "gguf")
@@ -70,7 +69,6 @@ def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
 
 def _fill(plan: Plan, directory: Path) -> Manifest:
     """All files but the manifest, and the manifest as a value."""
-    from builders.pack import Form
     from builders.smoke import run_smoke
     from builders.text import load_tokenizer, pack_text
 
@@ -78,10 +76,9 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
         tokenizer = load_tokenizer(plan.checkpoint)
         text = pack_text(plan.checkpoint, tokenizer, directory)
     source = _fitting(plan, tokenizer, text.vocabulary_size, directory)
-    form = Form(plan.dtype.value, plan.recipe.quantization)
-    made = _target(plan, text, form, directory)
+    made = _target(plan, text, directory)
     if source is not None:
-        made = _with_drafter(plan, source, form, made, directory)
+        made = _with_drafter(plan, source, made, directory)
     made = replace(made, artifacts=folder.list_artifacts(directory))
     with folder.trial(directory, made) as view, working_on("generating a few tokens"):
         return replace(made, smoke=run_smoke(view, made).to_dict())
@@ -102,7 +99,7 @@ def _fitting(
     return source
 
 
-def _target(plan: Plan, text: TextArtifact, form: Form, directory: Path) -> Manifest:
+def _target(plan: Plan, text: TextArtifact, directory: Path) -> Manifest:
     """Pack the target's weights; the manifest as far as they settle it."""
     from builders.identity import Identity
     from builders.layout import layout
@@ -111,7 +108,7 @@ def _target(plan: Plan, text: TextArtifact, form: Form, directory: Path) -> Mani
 
     identity = Identity()
     weights = Weights(plan.checkpoint.path, layout(plan.checkpoint.config), plan.checkpoint.read)
-    pack_weights(weights, form, directory / WEIGHTS, "weights", identity.add)
+    pack_weights(weights, plan.form, directory / WEIGHTS, "weights", identity.add)
     plan.checkpoint.config.to_json(directory / decoder_config.NAME)
     return Manifest(
         model=plan.recipe.model,
@@ -130,13 +127,13 @@ def _target(plan: Plan, text: TextArtifact, form: Form, directory: Path) -> Mani
     )
 
 
-def _with_drafter(plan: Plan, source: DraftSource, form: Form, target: Manifest, directory: Path) -> Manifest:
+def _with_drafter(plan: Plan, source: DraftSource, target: Manifest, directory: Path) -> Manifest:
     """Pack the drafter beside its target, calibrated where that is asked for."""
     from builders.calibration.stage import calibrate
     from builders.pack_drafter import match_drafter, pack_drafter
 
     target = replace(target, drafter=match_drafter(plan, source, target.target_sha256))
-    pack = partial(pack_drafter, form=form, directory=directory)
+    pack = partial(pack_drafter, form=plan.drafter_form, directory=directory)
     if plan.recipe.calibration is not None:
         return calibrate(plan.recipe.calibration, source, target, directory, pack)
     pack(source)

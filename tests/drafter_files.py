@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from builders.pack import quantize_int8
 from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded import drafter_config, drafter_weights, weights
 from trtspec.executors.embedded.decoder_config import DecoderConfig
@@ -72,7 +71,8 @@ def stored_as(tensors: Tensors, form: str) -> Tensors:
     stored: Tensors = {}
     for name, tensor in tensors.items():
         if form == "int8" and tensor.dim() == 2:
-            stored[name], stored[name + weights.SCALES] = quantize_int8(tensor)
+            packed = weights.Int8Weight.of(tensor)
+            stored[name], stored[name + weights.SCALES] = packed.values, packed.scales
         else:
             stored[name] = tensor.bfloat16() if form == "bfloat16" and tensor.dim() == 2 else tensor
     return stored

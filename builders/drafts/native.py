@@ -73,6 +73,7 @@ def _source(path: Path, target: Checkpoint) -> DraftSource:
         items=tuple(item for item in items if item.name != drafter_weights.TOKEN_IDS),
         read=partial(_read, files, frozenset(scaled)),
         token_ids=ids,
+        is_int8=bool(scaled),
     )
 
 

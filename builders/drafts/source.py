@@ -33,6 +33,8 @@ class DraftSource:
     """[D] int64, ascending: the target's ids of the drafted tokens, where they are not all."""
     model: Checkpoint | None = None
     """The checkpoint of a whole model, whose tokenizer must be the target's."""
+    is_int8: bool = False
+    """Its matrices are stored as 8-bit integers."""
     same_tokenizer: bool = True
     """False once the model's tokenizer was found to begin or end texts otherwise, which was allowed."""
     beside_target: bool = False

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from builders.drafts import native
 from builders.drafts.card import Card
-from builders.pack import quantize_int8
 from builders.training import curves
 from builders.training.measure import TOP, accuracies, best_tree, chain, rank_shares, rounded, tokens_per_pass
 from builders.training.recipe import Training
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.executors.embedded.drafter_weights import TOKEN_IDS
-from trtspec.executors.embedded.weights import SCALES
+from trtspec.executors.embedded.weights import SCALES, Int8Weight
 from trtspec.speculative import MAX_TREE_NODES, Tree
 from trtspec.types import Method
 
@@ -36,17 +35,17 @@ def write_drafter(
     history: Sequence[dict[str, Any]],
 ) -> bool:
     """Write the folder; false where the picture is missing because matplotlib is not installed."""
-    stored = stored_tensors(tensors, card.method is Method.DRAFT_MODEL)
-    native.write(directory, config, {**stored, TOKEN_IDS: token_ids.cpu()}, card)
+    native.write(directory, config, {**stored_tensors(tensors), TOKEN_IDS: token_ids.cpu()}, card)
     return curves.draw(history, f"{card.method.value} for {card.target_name}", directory / curves.NAME)
 
 
-def stored_tensors(tensors: dict[str, Tensor], as_int8: bool) -> dict[str, Tensor]:
-    """As bfloat16; matrices as 8-bit integers with scales where asked for."""
+def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As bfloat16; matrices as 8-bit integers with scales. Drafts only guess, and reading weights is what they cost."""
     stored: dict[str, Tensor] = {}
     for name, value in tensors.items():
-        if as_int8 and value.dim() == 2:
-            stored[name], stored[name + SCALES] = quantize_int8(value.cpu())
+        if value.dim() == 2:
+            packed = Int8Weight.of(value.cpu())
+            stored[name], stored[name + SCALES] = packed.values, packed.scales
         else:
             stored[name] = value.to("cpu", torch.bfloat16).contiguous()
     return stored

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from builders.pack import quantize_int8
 from trtspec.decoding.plan import PlanRow, StepPlan
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.weights import DecoderWeights, Int8Weight, LayerWeights, Weight
@@ -117,7 +116,7 @@ def random_weights(kind: str) -> DecoderWeights[Weight]:
     """The demo model's shapes in one of the stored forms."""
 
     def stored(matrix: Tensor) -> Weight:
-        return Int8Weight(*quantize_int8(matrix)) if kind == "int8" else matrix.to(getattr(torch, kind))
+        return Int8Weight.of(matrix) if kind == "int8" else matrix.to(getattr(torch, kind))
 
     *rest, head = (stored(matrix) for matrix in matrices(torch.float32))
     ones = torch.ones(CONFIG.hidden_size)

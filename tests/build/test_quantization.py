@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from builders.build import main
-from builders.pack import quantize_int8
 from tests.models import tiny_model
 from trtspec import manifest
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG
@@ -19,16 +18,16 @@ from trtspec.executors.embedded.weights import NAME, Int8Weight, dense, load_wei
 
 def test_every_row_uses_the_whole_range_and_errs_by_half_a_step_at_most() -> None:
     matrix = torch.randn(7, 33) * torch.tensor([1e-6, 1.0, 3.0, 10.0, 1e3, 0.5, 2.0]).unsqueeze(1)
-    values, scales = quantize_int8(matrix)
-    assert values.dtype is torch.int8 and values.abs().amax(dim=1).tolist() == [127] * 7
-    error = (Int8Weight(values, scales).dense(torch.float32) - matrix).abs()
-    assert bool((error <= 0.5001 * scales.unsqueeze(1)).all())
+    packed = Int8Weight.of(matrix)
+    assert packed.values.dtype is torch.int8 and packed.values.abs().amax(dim=1).tolist() == [127] * 7
+    error = (packed.dense(torch.float32) - matrix).abs()
+    assert bool((error <= 0.5001 * packed.scales.unsqueeze(1)).all())
 
 
 def test_a_row_of_zeros_stays_zero() -> None:
-    values, scales = quantize_int8(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
-    assert scales.tolist() == pytest.approx([0.0, 2 / 127])
-    assert values.tolist() == [[0, 0], [64, -127]]
+    packed = Int8Weight.of(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
+    assert packed.scales.tolist() == pytest.approx([0.0, 2 / 127])
+    assert packed.values.tolist() == [[0, 0], [64, -127]]
 
 
 def test_matrices_are_integers_and_vectors_stay(tmp_path: Path) -> None:

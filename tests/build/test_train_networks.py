@@ -27,6 +27,7 @@ from trtspec.executors.embedded import drafter_config, drafter_weights
 from trtspec.executors.embedded.drafter_config import HEADS, TOKENS, DrafterConfig
 from trtspec.executors.embedded.drafter_weights import load_drafter
 from trtspec.executors.embedded.runners import RUNNERS, Shape, StoredDrafter
+from trtspec.executors.embedded.weights import Int8Weight
 
 TOLERANCE = 1e-4
 """Of logits about 5, in float32: another order of summation moves them by some 1e-5."""
@@ -91,7 +92,7 @@ def test_engines_compute_what_was_trained(method: str, target: Target, tmp_path:
     columns = slice(begin, begin + 32 * len(config.features))
     network = create(config, target.embedding, columns)
     network.load_state_dict({name.removeprefix(network.prefix): value for name, value in stored.items()})
-    batch, head = batch_of(target), target.head_rows(ids)
+    batch, head = batch_of(target), Int8Weight.of(target.head_rows(ids)).dense(torch.float32)
     with torch.no_grad():
         guesses = network(batch, DEPTH)
     for origin in (0, 5, LENGTH - 5):

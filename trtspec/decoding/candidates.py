@@ -51,18 +51,19 @@ def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count
     Places whose logits are not numbers have no guess. Of the rows' settings those count that cut tokens off or make
     them equal: temperature, top-k, top-p, min-p; penalties and biases do not.
     """
-    logits = logits.float()
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
-    values, places = logits.topk(min(max(count, _NEAR if sampled else 0), logits.shape[1]))
-    tokens = (places if token_ids is None else token_ids[places]).cpu()
-    logprobs = (values - logits.logsumexp(dim=1, keepdim=True)).cpu()
+    width = min(max(count, _NEAR if sampled else 0), logits.shape[1])
+    values, places = logits.float().log_softmax(dim=1).topk(width)
+    tokens, logprobs = (places if token_ids is None else token_ids[places]).cpu(), values.cpu()
     if sampled:
-        noisy = _noisy(values.cpu()[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
+        noisy = _noisy(logprobs[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
         logprobs[sampled], order = noisy.sort(dim=1, descending=True, stable=True)
         tokens[sampled] = tokens[sampled].gather(1, order)
-    logprobs = torch.where(logprobs.isfinite(), logprobs, -math.inf)
-    missing = (0, max(count - logprobs.shape[1], 0))
-    return Candidates(pad(tokens[:, :count], missing), pad(logprobs[:, :count], missing, value=-math.inf))
+    logprobs = logprobs.masked_fill_(~logprobs.isfinite(), -math.inf)
+    missing = count - width
+    if missing > 0:
+        return Candidates(pad(tokens, (0, missing)), pad(logprobs, (0, missing), value=-math.inf))
+    return Candidates(tokens[:, :count], logprobs[:, :count])
 
 
 def _noisy(values: Tensor, tokens: Tensor, rows: ChoiceRows, sampled: Sequence[int]) -> Tensor:

@@ -38,7 +38,8 @@ class Draft:
     @classmethod
     def empty(cls, rows: int) -> Draft:
         """Nothing proposed for any row."""
-        return cls.chains([()] * rows)
+        nothing = torch.zeros(rows, 0, dtype=torch.int64)
+        return cls(nothing, nothing, torch.zeros(rows, dtype=torch.int64))
 
     @classmethod
     def chains(cls, rows: Sequence[Sequence[int]]) -> Draft:

@@ -9,15 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trtspec.decoding.candidates import Candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import DraftNetwork, DraftOutput, DraftPlan, DraftRow
+from trtspec.decoding.growth import Growth
 from trtspec.decoding.proposer import SequenceView
 from trtspec.decoding.sampling import ChoiceRows
-from trtspec.decoding.trees import Growth, TreeShape
+from trtspec.decoding.trees import Ints, TreeShape
 
 Guess = Callable[[Tensor, ChoiceRows], Candidates]
 """From a drafter's logits at some places to what is drafted after each."""
@@ -48,11 +50,11 @@ def grow(
     """The drafts of all roots. `first` is what the first module says after each; depth d + 1 asks the module d."""
     rows = [root.row for root in modules[0].roots]
     growth = Growth(shape, rows, min_confidence)
-    asking = (_Chain if shape.is_chain and len(modules) == 1 else _Tree)(growth, first.states)
+    asking = (_Chain if shape.expands_chain and len(modules) == 1 else _Tree)(growth, first.states)
     found = guess(first.logits, coming_choices(rows, range(len(rows)), 1, 1))
     depth = 1
     while places := growth.add(found):
-        live = growth.going.nonzero().squeeze(1)
+        live = growth.going.nonzero()[0]
         logits = asking.ask(modules[min(depth, len(modules) - 1)], live, fresh=depth < len(modules))
         depth += 1
         guessed = guess(logits, coming_choices(rows, live.tolist(), depth, places))
@@ -72,17 +74,18 @@ def coming_choices(rows: Sequence[SequenceView], live: Sequence[int], depth: int
 
 
 class _Chain:
-    """Each new node is fed alone: what came before it lies in the drafter's cache."""
+    """Each node is fed alone: those before it lie in the drafter's cache."""
 
     def __init__(self, growth: Growth, states: Tensor) -> None:
         self._growth = growth
         self._states = states.clone()  # [B, H]: what was said after the last token of each row; it is written below
 
-    def ask(self, module: Module, live: Tensor, fresh: bool) -> Tensor:
-        tokens, depth = self._growth.tokens[live, -1:].tolist(), self._growth.tokens.shape[1]
+    def ask(self, module: Module, live: Ints, fresh: bool) -> Tensor:
+        depth, last = self._growth.expanded.shape[1], self._growth.expanded[live, -1]
+        tokens = self._growth.tokens[live, last].tolist()
         roots = [module.roots[index] for index in live.tolist()]
         rows = tuple(
-            DraftRow(token, root.start + depth, root.row.blocks, scored=1)
+            DraftRow([token], root.start + depth, root.row.blocks, scored=1)
             for token, root in zip(tokens, roots, strict=True)
         )
         states = None if roots[0].state is None else self._states[live]
@@ -99,11 +102,11 @@ class _Tree:
         self._said = states.unsqueeze(1)  # [B, 1 + m, H]: what was said after the root and each expanded node
         self._fed = states.new_zeros(len(states), 0, states.shape[1])  # [B, m, H]: what each expanded node is fed with
 
-    def ask(self, module: Module, live: Tensor, fresh: bool) -> Tensor:
+    def ask(self, module: Module, live: Ints, fresh: bool) -> Tensor:
         """Logits after the nodes that were expanded last, [L * E, D]. A fresh module has fed no node yet."""
         known, places = self._fed.shape[1], self._growth.expanded.shape[1]
         draft = self._growth.expanded_draft(live)
-        above = self._growth.expanded_draft(torch.arange(len(self._said))).parents + 1
+        above = self._growth.expanded_draft(np.arange(len(self._said))).parents + 1
         above = above.to(self._said.device)
         parents = self._said.gather(1, above.unsqueeze(2).expand(-1, -1, self._said.shape[2]))
         self._fed = parents if fresh else torch.cat([self._fed, parents[:, known:]], 1)
@@ -115,7 +118,7 @@ class _Tree:
         self._said = said
         return output.logits.view(len(live), 1 + places, -1)[:, 1 + known :].flatten(0, 1)
 
-    def _states(self, roots: Sequence[Root], live: Tensor) -> Tensor | None:
+    def _states(self, roots: Sequence[Root], live: Ints) -> Tensor | None:
         """[L * (1 + m), H]: what the roots and their nodes are fed with."""
         known = [root.state for root in roots if root.state is not None]
         if not known:
@@ -123,7 +126,7 @@ class _Tree:
         return torch.cat([torch.stack(known).unsqueeze(1), self._fed[live]], 1).flatten(0, 1)
 
 
-def _spread(found: Candidates, live: Tensor, rows: int, places: int) -> Candidates:
+def _spread(found: Candidates, live: Ints, rows: int, places: int) -> Candidates:
     """Guesses of live rows among those of all, where the others have none."""
     if len(live) == rows:
         return found

@@ -14,8 +14,9 @@ from trtspec.decoding.candidates import Candidates, candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter
 from trtspec.decoding.growing import coming_choices
+from trtspec.decoding.growth import Growth
 from trtspec.decoding.proposer import BatchView, Needs, SequenceView, among
-from trtspec.decoding.trees import Growth, shape_of
+from trtspec.decoding.trees import shape_of
 from trtspec.speculative import SpeculativeConfig
 
 

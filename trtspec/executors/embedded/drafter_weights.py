@@ -30,6 +30,7 @@ from trtspec.executors.embedded.weights import (
     NORM,
     Conversion,
     DecoderWeights,
+    Int8Weight,
     LayerWeights,
     M,
     StoredTensors,
@@ -141,16 +142,17 @@ def converted_heads(weights: HeadsWeights[Weight], to: Conversion[M]) -> HeadsWe
 def _network(stored: StoredTensors, config: DrafterConfig, target: DecoderWeights[Weight]) -> NetworkWeights[Weight]:
     token_ids = stored.optional(TOKEN_IDS)
     embedding = stored.matrix(EMBEDDING) if config.own_embedding else target.embedding
+    modules = tuple(_module(stored, config, decoder, index) for index, decoder in enumerate(config.caches))
     if config.own_head and not config.tied:
         head = stored.matrix(HEAD)
     else:
-        head = _rows(embedding if config.tied else target.head, token_ids)
+        head = _rows(embedding if config.tied else target.head, token_ids, modules[0].layers[0].down)
     return NetworkWeights(
         token_ids=token_ids,
         embedding=embedding,
         head=head,
         fusion=stored.matrix(module_name(0, "fuse")) if config.kind == FUSED_FEATURES else None,
-        modules=tuple(_module(stored, config, decoder, index) for index, decoder in enumerate(config.caches)),
+        modules=modules,
     )
 
 
@@ -171,11 +173,12 @@ def _module(stored: StoredTensors, config: DrafterConfig, decoder: DecoderConfig
 def _heads(stored: StoredTensors, config: DrafterConfig, target: DecoderWeights[Weight]) -> HeadsWeights[Weight]:
     token_ids = stored.optional(TOKEN_IDS)
     heads = range(config.modules)
+    blocks = tuple(_blocks(stored, config, head) for head in heads)
     if config.own_head:
         outputs = tuple(stored.matrix(head_name(head)) for head in heads)
     else:
-        outputs = (_rows(target.head, token_ids),)
-    return HeadsWeights(token_ids, tuple(_blocks(stored, config, head) for head in heads), outputs)
+        outputs = (_rows(target.head, token_ids, blocks[0][0].weight),)
+    return HeadsWeights(token_ids, blocks, outputs)
 
 
 def _blocks(stored: StoredTensors, config: DrafterConfig, head: int) -> tuple[BlockWeights[Weight], ...]:
@@ -185,6 +188,9 @@ def _blocks(stored: StoredTensors, config: DrafterConfig, head: int) -> tuple[Bl
     )
 
 
-def _rows(matrix: Weight, token_ids: Tensor | None) -> Weight:
-    """The output rows of the drafted tokens."""
-    return matrix if token_ids is None else picked_rows(matrix, token_ids)
+def _rows(matrix: Weight, token_ids: Tensor | None, own: Weight) -> Weight:
+    """The output rows of the drafted tokens; a copy takes the form of the drafter's own matrices."""
+    if token_ids is None:
+        return matrix
+    picked = picked_rows(matrix, token_ids)
+    return Int8Weight.of(picked) if isinstance(own, Int8Weight) and isinstance(picked, Tensor) else picked

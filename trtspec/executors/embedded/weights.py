@@ -24,6 +24,7 @@ DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch
 EMBEDDING, NORM, HEAD = "embedding", "norm", "head"
 SCALES = ".scales"
 """Ends the name of an int8 matrix's scales."""
+_LARGEST = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class Int8Weight:
     @property
     def shape(self) -> torch.Size:
         return self.values.shape
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Int8Weight:
+        """Each row rounded to 255 levels, symmetric about zero, the largest magnitude on the last."""
+        values = matrix.float()
+        scales = values.abs().amax(dim=1) / _LARGEST
+        steps = values / scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)  # a row of zeros has scale 0
+        return cls(steps.round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scales)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The matrix as a plain tensor."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
@@ -14,6 +15,39 @@ from trtspec.executors.embedded.kernels.exponential import exp
 from trtspec.executors.embedded.kernels.products import Floats
 
 Ints = NDArray[np.int32]
+
+
+class Heads(NamedTuple):
+    """What a layer does with its heads."""
+
+    queries: int
+    """How many there are; keys and values may have fewer."""
+    scale: np.float32
+    query_norm: Floats  # [D], or empty where the model has none
+    key_norm: Floats  # [D], or empty
+    epsilon: np.float32
+
+
+class Rotation(NamedTuple):
+    """Of the new tokens (`RotaryTable`)."""
+
+    cos: Floats  # [T, D]
+    sin: Floats  # [T, D]
+
+
+class Pages(NamedTuple):
+    """One layer's cache, and where in it the new tokens of a pass lie (`PagedTokens`)."""
+
+    keys: Floats  # [blocks, kv_heads, block_tokens, D]
+    values: Floats
+    rows: Ints  # [T]
+    past: Ints  # [B]
+    begins: Ints  # [B + 1]
+    blocks: Ints
+    block_begins: Ints  # [B + 1]
+    mask: NDArray[np.uint8]
+    mask_begins: Ints  # [B + 1], or empty
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -31,85 +65,55 @@ class PagedTokens:
     mask: NDArray[np.uint8]
     mask_begins: Ints  # [B + 1] begins of each row's [Q * Q] in `mask`, or empty where no row has one
 
+    def of(self, layer: int) -> Pages:
+        """As a layer's kernels read it."""
+        keys, values = self.pool[layer]
+        return Pages(
+            *(keys, values, self._rows, self.past, self.begins, self.blocks, self.block_begins),
+            *(self.mask, self.mask_begins, self._longest),
+        )
+
     @cached_property
-    def rows(self) -> Ints:
+    def _rows(self) -> Ints:
         """[T]: the row of each new token."""
         return np.repeat(np.arange(len(self.past), dtype=np.int32), np.diff(self.begins))
 
     @cached_property
-    def longest(self) -> int:
+    def _longest(self) -> int:
         """Most positions that a token looks at."""
         return int((self.past + np.diff(self.begins)).max())
 
 
 @serial
-def attend(
-    stacked: Floats,
-    heads: int,
-    scale: np.float32,
-    query_norm: Floats,
-    key_norm: Floats,
-    epsilon: np.float32,
-    cos: Floats,
-    sin: Floats,
-    keys: Floats,
-    values: Floats,
-    rows: Ints,
-    past: Ints,
-    begins: Ints,
-    blocks: Ints,
-    block_begins: Ints,
-    mask: NDArray[np.uint8],
-    mask_begins: Ints,
-    longest: int,
-) -> Floats:
+def attend(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages) -> Floats:
     """Normalise and rotate heads, store keys and values, and attend.
 
-    `stacked` [padded, (heads + 2 kv_heads) D] holds queries, keys and values and is written to; norms of heads are
-    empty where the model has none; cosines and sines are [T, D]; what remains is of `PagedTokens`, the cache of one
-    layer. Returns [padded, heads * D].
+    `stacked` [padded, (heads + 2 kv_heads) D] holds queries, keys and values and is written to. Returns
+    [padded, heads * D].
     """
-    width = keys.shape[3]
+    width = pages.keys.shape[3]
     parts = stacked.reshape(stacked.shape[0], -1, width)
-    mixed = np.zeros((stacked.shape[0], heads, width), np.float32)
-    scores = np.empty((rows.shape[0] * heads, longest), np.float32)
-    _store(
-        parts, heads, query_norm, key_norm, epsilon, cos, sin, keys, values, rows, past, begins, blocks, block_begins
-    )  # fmt: skip
-    _mix(
-        parts, heads, scale, keys, values, rows, past, begins, blocks, block_begins, mask, mask_begins, scores, mixed
-    )  # fmt: skip
+    mixed = np.zeros((stacked.shape[0], heads.queries, width), np.float32)
+    scores = np.empty((pages.rows.shape[0] * heads.queries, pages.longest), np.float32)
+    _store(parts, heads, rotation, pages)
+    _mix(parts, heads, pages, scores, mixed)
     return mixed.reshape(stacked.shape[0], -1)
 
 
 @serial
-def _store(
-    stacked: Floats,
-    heads: int,
-    query_norm: Floats,
-    key_norm: Floats,
-    epsilon: np.float32,
-    cos: Floats,
-    sin: Floats,
-    keys: Floats,
-    values: Floats,
-    rows: Ints,
-    past: Ints,
-    begins: Ints,
-    blocks: Ints,
-    block_begins: Ints,
-) -> None:
-    kv_heads, size = keys.shape[1], keys.shape[2]
-    for token in range(rows.shape[0]):
-        for head in range(heads):
-            _turn(stacked[token, head], query_norm, epsilon, cos[token], sin[token])
-        row = rows[token]
-        position = past[row] + token - begins[row]
-        block, place = blocks[block_begins[row] + position // size], position % size
+def _store(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages) -> None:
+    kv_heads, size = pages.keys.shape[1], pages.keys.shape[2]
+    for token in range(pages.rows.shape[0]):
+        cos, sin = rotation.cos[token], rotation.sin[token]
+        for head in range(heads.queries):
+            _turn(stacked[token, head], heads.query_norm, heads.epsilon, cos, sin)
+        row = pages.rows[token]
+        position = pages.past[row] + token - pages.begins[row]
+        block, place = pages.blocks[pages.block_begins[row] + position // size], position % size
         for head in range(kv_heads):
-            _turn(stacked[token, heads + head], key_norm, epsilon, cos[token], sin[token])
-            keys[block, head, place] = stacked[token, heads + head]
-            values[block, head, place] = stacked[token, heads + kv_heads + head]
+            _turn(stacked[token, heads.queries + head], heads.key_norm, heads.epsilon, cos, sin)
+            pages.keys[block, head, place] = stacked[token, heads.queries + head]
+            pages.values[block, head, place] = stacked[token, heads.queries + kv_heads + head]
 
 
 @serial
@@ -130,37 +134,26 @@ def _turn(x: Floats, norm: Floats, epsilon: np.float32, cos: Floats, sin: Floats
 
 
 @parallel
-def _mix(
-    queries: Floats,
-    heads: int,
-    scale: np.float32,
-    keys: Floats,
-    values: Floats,
-    rows: Ints,
-    past: Ints,
-    begins: Ints,
-    blocks: Ints,
-    block_begins: Ints,
-    mask: NDArray[np.uint8],
-    mask_begins: Ints,
-    scores: Floats,
-    mixed: Floats,
-) -> None:
-    shared = heads // keys.shape[1]
-    for index in prange(rows.shape[0] * heads):
-        token, head = index // heads, index % heads
+def _mix(queries: Floats, heads: Heads, pages: Pages, scores: Floats, mixed: Floats) -> None:
+    # A loop of threads takes arrays and numbers, but no tuples.
+    count, scale, keys, values = heads.queries, heads.scale, pages.keys, pages.values
+    rows, past, begins, blocks = pages.rows, pages.past, pages.begins, pages.blocks
+    block_begins, mask, mask_begins = pages.block_begins, pages.mask, pages.mask_begins
+    shared = count // keys.shape[1]
+    for index in prange(rows.shape[0] * count):
+        token, head = index // count, index % count
         row = rows[token]
-        first, count = begins[row], begins[row + 1] - begins[row]
+        first, new = begins[row], begins[row + 1] - begins[row]
         table = blocks[block_begins[row] : block_begins[row + 1]]
         seen = mask[:0]
         if mask_begins.size and mask_begins[row + 1] > mask_begins[row]:
-            begin = mask_begins[row] + (token - first) * count
-            seen = mask[begin : begin + count]
-        length = past[row] + (count if seen.size else token - first + 1)
+            begin = mask_begins[row] + (token - first) * new
+            seen = mask[begin : begin + new]
+        length = past[row] + (new if seen.size else token - first + 1)
         _attended(
-            queries[token, head], np.float32(scale), keys, values, head // shared, table,
-            past[row], length, seen, scores[index], mixed[token, head],
-        )  # fmt: skip
+            *(queries[token, head], scale, keys, values, head // shared, table, past[row], length, seen),
+            *(scores[index], mixed[token, head]),
+        )
 
 
 @serial

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.kernels.attention import Ints, PagedTokens, attend
+from trtspec.executors.embedded.kernels.attention import Heads, PagedTokens, Pages, Rotation, attend
 from trtspec.executors.embedded.kernels.compiling import serial
 from trtspec.executors.embedded.kernels.products import (
+    NONE,
     Floats,
     Matrix,
     added_into,
@@ -26,80 +27,56 @@ class KernelLayer:
     """RMSNorm, rotary attention with grouped keys, SwiGLU (`model.Layers`) over padded rows."""
 
     def __init__(self, config: DecoderConfig, weights: LayerWeights[Matrix]) -> None:
-        self._weights = (
+        self._parts = _Parts(
             *(weights.qkv.values, weights.qkv.scales, floats_of(weights.qkv_bias)),
             *(weights.output.values, weights.output.scales),
             *(weights.gate_up.values, weights.gate_up.scales),
             *(weights.down.values, weights.down.scales),
-        )
-        self._norms = (
             *(floats_of(weights.input_norm), floats_of(weights.post_norm)),
-            *(floats_of(weights.query_norm), floats_of(weights.key_norm), np.float32(config.rms_norm_eps)),
         )
-        self._heads = config.num_heads
-        self._scale = np.float32(1 / math.sqrt(config.head_dim))
+        self._heads = Heads(
+            config.num_heads,
+            np.float32(1 / math.sqrt(config.head_dim)),
+            floats_of(weights.query_norm),
+            floats_of(weights.key_norm),
+            np.float32(config.rms_norm_eps),
+        )
 
-    def run(
-        self, x: Floats, read: Floats | None, rotation: tuple[Floats, Floats], index: int, new: PagedTokens
-    ) -> Floats:
+    def run(self, x: Floats, read: Floats | None, rotation: Rotation, index: int, new: PagedTokens) -> Floats:
         """[padded, H] -> [padded, H]; attention reads `read` [padded, R] where that is not x normalised."""
-        keys, values = new.pool[index]
-        return _layer(
-            x, _NOTHING if read is None else read, *self._weights, *self._norms, self._heads, self._scale, *rotation,
-            keys, values, new.rows, new.past, new.begins, new.blocks, new.block_begins, new.mask, new.mask_begins,
-            new.longest,
-        )  # fmt: skip
+        return _layer(x, _NOTHING if read is None else read, self._parts, self._heads, rotation, new.of(index))
 
 
-_NOTHING = np.zeros((0, 0), np.float32)
+class _Parts(NamedTuple):
+    """The arrays of a layer's weights."""
+
+    qkv: Any
+    qkv_scales: Floats
+    qkv_bias: Floats
+    output: Any
+    output_scales: Floats
+    gate_up: Any
+    gate_up_scales: Floats
+    down: Any
+    down_scales: Floats
+    input_norm: Floats
+    post_norm: Floats
+
+
+_NOTHING = NONE.reshape(0, 0)
 
 
 @serial
-def _layer(
-    x: Floats,
-    read: Floats,
-    qkv: Any,
-    qkv_scales: Floats,
-    qkv_bias: Floats,
-    output: Any,
-    output_scales: Floats,
-    gate_up: Any,
-    gate_up_scales: Floats,
-    down: Any,
-    down_scales: Floats,
-    input_norm: Floats,
-    post_norm: Floats,
-    query_norm: Floats,
-    key_norm: Floats,
-    epsilon: np.float32,
-    heads: int,
-    scale: np.float32,
-    cos: Floats,
-    sin: Floats,
-    keys: Floats,
-    values: Floats,
-    rows: Ints,
-    past: Ints,
-    begins: Ints,
-    blocks: Ints,
-    block_begins: Ints,
-    mask: Any,
-    mask_begins: Ints,
-    longest: int,
-) -> Floats:
+def _layer(x: Floats, read: Floats, parts: _Parts, heads: Heads, rotation: Rotation, pages: Pages) -> Floats:
     if not read.size:
-        read = normalised(x, input_norm, epsilon) if input_norm.size else x
-    stacked = np.empty((x.shape[0], qkv.shape[0]), np.float32)
-    product_into(read, qkv, qkv_scales, qkv_bias, stacked)
-    mixed = attend(
-        stacked, heads, scale, query_norm, key_norm, epsilon, cos, sin, keys, values, rows, past, begins, blocks,
-        block_begins, mask, mask_begins, longest,
-    )  # fmt: skip
+        read = normalised(x, parts.input_norm, heads.epsilon) if parts.input_norm.size else x
+    stacked = np.empty((x.shape[0], parts.qkv.shape[0]), np.float32)
+    product_into(read, parts.qkv, parts.qkv_scales, parts.qkv_bias, stacked)
     attended = np.empty_like(x)
-    added_into(x, mixed, output, output_scales, attended)
-    both = np.empty((x.shape[0], gate_up.shape[0]), np.float32)
-    gated = np.empty((x.shape[0], down.shape[1]), np.float32)
-    gated_into(normalised(attended, post_norm, epsilon), gate_up, gate_up_scales, both, gated)
+    added_into(x, attend(stacked, heads, rotation, pages), parts.output, parts.output_scales, attended)
+    both = np.empty((x.shape[0], parts.gate_up.shape[0]), np.float32)
+    gated = np.empty((x.shape[0], parts.down.shape[1]), np.float32)
+    gated_into(normalised(attended, parts.post_norm, heads.epsilon), parts.gate_up, parts.gate_up_scales, both, gated)
     result = np.empty_like(x)
-    added_into(attended, gated, down, down_scales, result)
+    added_into(attended, gated, parts.down, parts.down_scales, result)
     return result

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, rms_norm
+from torch.nn.functional import pad
 
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.kernels.attention import PagedTokens
+from trtspec.executors.embedded.kernels.attention import PagedTokens, Rotation
 from trtspec.executors.embedded.kernels.layer import KernelLayer
-from trtspec.executors.embedded.kernels.products import Floats, Matrix, floats_of, padded, product
+from trtspec.executors.embedded.kernels.products import Floats, Matrix, floats_of, normalised, padded, product
 from trtspec.executors.embedded.rope import RotaryTable
 from trtspec.executors.embedded.weights import LayerWeights
 
@@ -34,20 +35,23 @@ class KernelLayers(KernelProducts):
 
     def __init__(self, config: DecoderConfig, layers: Sequence[LayerWeights[Matrix]], positions: int) -> None:
         self.config = config
+        self._epsilon = np.float32(config.rms_norm_eps)
         self._layers = [KernelLayer(config, item) for item in layers]
         self._rotary = RotaryTable(config, positions, torch.float32, torch.device("cpu"))
 
     def run(self, x: Tensor, positions: Tensor, attention: PagedTokens, read: Tensor | None = None) -> Iterator[Tensor]:
         count = len(x)
-        cos, sin = (part.squeeze(1).numpy() for part in self._rotary.at(positions))
+        rotation = Rotation(*(part.squeeze(1).numpy() for part in self._rotary.at(positions)))
         state, first = _padded(x), None if read is None else _padded(read)
         for index, layer in enumerate(self._layers):
             yield torch.from_numpy(state)[:count]
-            state = layer.run(state, first if index == 0 else None, (cos, sin), index, attention)
+            state = layer.run(state, first if index == 0 else None, rotation, index, attention)
         yield torch.from_numpy(state)[:count]
 
     def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return x if weight is None else rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+        if weight is None:
+            return x
+        return torch.from_numpy(normalised(x.contiguous().numpy(), weight.numpy(), self._epsilon))
 
 
 def _padded(x: Tensor) -> Floats:
