@@ -38,6 +38,9 @@ METHODS: Mapping[str, BuildMethod] = {
 }
 
 
+_SHAPE = ("tree", "dynamic_tree", "max_tree_nodes", "tree_width")
+
+
 def check_asked(method: str, asked: Mapping[str, Any] | None) -> None:
     """Refuse a `--speculative-config` for another method."""
     if asked is not None and asked["method"] != method:
@@ -53,13 +56,15 @@ def resolve(method: str, asked: Mapping[str, Any] | None, suited: Mapping[str, A
 
 
 def _fitting(suited: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """The drafter's settings as far as they agree with those asked for: its tree is cut to their depth or left out."""
+    """The drafter's settings as far as they agree with those asked for: its tree gets their depth, or is left out."""
     fitting = dict(suited)
     if asked.get("tree"):
         fitting["num_speculative_tokens"] = max(len(path) for path in asked["tree"])
-    if asked.get("tree") or asked.get("dynamic_tree") or asked.get("acceptance") == REJECTION:
-        fitting = {key: value for key, value in fitting.items() if key not in ("tree", "dynamic_tree")}
-    if fitting.get("tree") and "num_speculative_tokens" in asked:
-        depth = asked["num_speculative_tokens"]
+    if asked.get("tree") or "dynamic_tree" in asked or asked.get("acceptance") == REJECTION:
+        fitting = {key: value for key, value in fitting.items() if key not in _SHAPE}
+    depth = asked.get("num_speculative_tokens", 0)
+    if fitting.get("tree") and depth:
         fitting["tree"] = [path for path in fitting["tree"] if len(path) <= depth]
+    if fitting.get("dynamic_tree"):
+        fitting["max_tree_nodes"] = max(fitting["max_tree_nodes"], depth)
     return fitting

@@ -22,6 +22,7 @@ from trtspec.types import Method
 
 _CHAINS = (1, 2, 3, 4, 6, 8)
 _TREES = (3, 8, 16, 32, MAX_TREE_NODES)
+_TREE_WIDTH = 4
 _WORTH_A_STEP = 0.02
 """Tokens per pass that pay for one more step of a drafter."""
 
@@ -52,11 +53,18 @@ def stored_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def suited(training: Training, ranks: Sequence[Tensor], nodes: int) -> dict[str, Any]:
-    """The settings of at most so many nodes that the ranks speak for: Medusa's tree, a chain's depth for the others."""
+    """The settings of at most so many nodes that the ranks speak for.
+
+    Medusa gets the best tree, a draft model chains, which any acceptance rule takes, and the others trees that grow
+    where they are most certain.
+    """
     if training.method is Method.MEDUSA:
         tree = best_tree(rank_shares(ranks), nodes)
         return {"num_speculative_tokens": max(map(len, tree), default=1), "tree": [list(path) for path in tree]}
-    return {"num_speculative_tokens": min(_useful_depth(ranks), nodes)}
+    depth = {"num_speculative_tokens": min(_useful_depth(ranks), nodes)}
+    if training.method is Method.DRAFT_MODEL:
+        return depth
+    return {**depth, "dynamic_tree": True, "max_tree_nodes": nodes, "tree_width": min(nodes, _TREE_WIDTH)}
 
 
 def _useful_depth(ranks: Sequence[Tensor]) -> int:

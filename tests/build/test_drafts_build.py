@@ -260,3 +260,13 @@ def test_another_kind_of_tree_or_rule_takes_the_drafters_tree_away() -> None:
     assert resolve("eagle", {"method": "eagle", "dynamic_tree": True}, suited).tree == ()
     assert resolve("draft_model", {"method": "draft_model", "acceptance": "rejection"}, suited).tree == ()
     assert resolve("eagle", None, {}).num_speculative_tokens == 8
+
+
+def test_a_drafters_growing_tree_has_room_for_the_depth_asked_for_and_gives_way_to_chains_and_other_trees() -> None:
+    suited = {**DEPTH, "dynamic_tree": True, "max_tree_nodes": 4, "tree_width": 2}
+    for asked, nodes in (({}, 4), ({"num_speculative_tokens": 6}, 6), ({"max_tree_nodes": 9}, 9)):
+        config = resolve("eagle", {"method": "eagle", **asked}, suited)
+        assert (config.dynamic_tree, config.draft_nodes, config.tree_width) == (True, nodes, 2)
+    chain = resolve("eagle", {"method": "eagle", "dynamic_tree": False}, suited)
+    fixed = resolve("eagle", {"method": "eagle", "tree": [[0], [1]]}, suited)
+    assert [(item.dynamic_tree, item.draft_nodes) for item in (chain, fixed)] == [(False, 3), (False, 2)]

@@ -226,6 +226,9 @@ def test_what_is_reported_chose_nothing(tmp_path: Path) -> None:
     assert suited(heads, good, 1) == {"num_speculative_tokens": 1, "tree": [[0]]}
     eagle = replace(TRAINING, method=Method.EAGLE)
     assert [suited(eagle, deep, nodes)["num_speculative_tokens"] for nodes in (2, 3, 32)] == [2, 3, 3]
+    grown = {"num_speculative_tokens": 3, "dynamic_tree": True, "max_tree_nodes": 3, "tree_width": 3}
+    assert suited(eagle, deep, 3) == grown
+    assert suited(replace(TRAINING, method=Method.DRAFT_MODEL), deep, 32) == {"num_speculative_tokens": 3}
     card = measured(bad, chosen_by=good)
     assert card[f"depth 1: top {', '.join(map(str, TOP))}"][0] == 0.0
     assert card["tokens per pass, trees"]["8"] == 1.0

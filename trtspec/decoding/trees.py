@@ -90,12 +90,10 @@ class DynamicShape:
 
 
 def _widths(depth: int, width: int, nodes: int) -> list[int]:
-    """How many nodes are expanded at each depth, none at the last: all of them lie where those that are submitted
-    will, so there are no more of them, and each depth leaves one for every later one."""
-    widths: list[int] = []
-    for later in range(min(depth, nodes) - 2, -1, -1):
-        widths.append(min(width, nodes - sum(widths) - later))
-    return [*widths, 0]
+    """How many nodes are expanded at each depth, none at the last: an equal share of those that are submitted, among
+    which all of them lie. More would be asked of the drafter at the cost of depth, and few of their children chosen."""
+    deep = min(depth, nodes)
+    return [min(width, nodes // deep)] * (deep - 1) + [0]
 
 
 def shape_of(config: SpeculativeConfig) -> TreeShape:
