@@ -62,7 +62,8 @@ class SpeculativeConfig:
     max_tree_nodes: int = 16
     """Dynamic tree: nodes that are submitted for verification."""
     tree_width: int = 4
-    """Dynamic tree: nodes that are expanded at each depth, and children of each."""
+    """Dynamic tree: children that are looked at of each node, and most nodes that are expanded at a depth: no more than
+    an equal share of `max_tree_nodes`."""
     min_confidence: float = 0.0
     """Nodes whose path the drafter thinks less likely than this are not submitted. Of sampled requests the noise of the
     draw is part of what it thinks, so that this is a measure and no probability."""

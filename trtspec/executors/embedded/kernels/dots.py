@@ -1,8 +1,8 @@
-"""Dot products of one stored weight row with some rows of activations, as vector code.
+"""Dot products of stored weight rows with rows of activations, as vector code.
 
 Written as LLVM instructions because the order matters: weights are read once, in the order in which they lie, and are
-fetched some rows ahead; that is all the difference between the speed of the memory and half of it. Whatever reads a
-register more than it must is left to the compiler.
+fetched some rows ahead; that is all the difference between the speed of the memory and half of it. A tile of several
+weight rows and several rows of activations loads each vector once for all sums that need it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 8
-STEP = 16
+STEP = 8
 """Lengths are multiples of it."""
 _AHEAD = 4
 """Weight rows that are fetched before their use."""
@@ -25,11 +25,11 @@ _VECTOR = ir.VectorType(_FLOAT, LANES)
 _INTEGERS = ir.VectorType(_INT32, LANES)
 
 
-def dots(rows: int, unroll: int) -> Callable[..., None]:
-    """A function of weights [O, K], o, activations [R, K], r and results [R, O]: writes results[r : r + rows, o].
+def tile(outputs: int, rows: int) -> Callable[..., None]:
+    """A function of weights [O, K], o, activations [R, K], r and results [R, O].
 
-    The arrays are C-contiguous; weights are float32, int8, or uint16 for the bits of bfloat16. `unroll` sums are kept
-    for each row, so that additions need not wait for each other.
+    It writes results[r : r + rows, o : o + outputs]. The arrays are C-contiguous; weights are float32, int8, or uint16
+    for the bits of bfloat16. Each sum is taken in the same order, whatever the size of the tile.
     """
 
     @intrinsic
@@ -39,7 +39,7 @@ def dots(rows: int, unroll: int) -> Callable[..., None]:
                 context.make_array(kind)(context, builder, value)
                 for kind, value in zip((weights, x, y), arguments[::2], strict=True)
             ]
-            _Loop(builder, weights.dtype, arrays, arguments[1], arguments[3], rows, unroll).write()
+            _Tile(builder, weights.dtype, arrays, arguments[1], arguments[3], outputs, rows).write()
             return context.get_dummy_value()
 
         return types.void(weights, types.int64, x, types.int64, y), generate
@@ -47,19 +47,20 @@ def dots(rows: int, unroll: int) -> Callable[..., None]:
     return function
 
 
-class _Loop:
+class _Tile:
     """The instructions of one function."""
 
-    def __init__(self, builder: Any, kind: Any, arrays: Sequence[Any], o: Any, r: Any, rows: int, unroll: int) -> None:
+    def __init__(self, builder: Any, kind: Any, arrays: Sequence[Any], o: Any, r: Any, outputs: int, rows: int) -> None:
         weights, x, y = arrays
-        self._builder, self._unroll = builder, unroll
-        self._kind = kind
+        self._builder, self._kind = builder, kind
         self._length = builder.extract_value(weights.shape, 1)
-        self._weights = builder.gep(weights.data, [builder.mul(o, self._length)])
-        self._rows = [self._row(x.data, builder.add(r, _INDEX(index)), self._length) for index in range(rows)]
         width = builder.extract_value(y.shape, 1)
+        columns = [builder.add(o, _INDEX(index)) for index in range(outputs)]
+        lines = [builder.add(r, _INDEX(index)) for index in range(rows)]
+        self._weights = [self._row(weights.data, column, self._length) for column in columns]
+        self._rows = [self._row(x.data, line, self._length) for line in lines]
         self._results = [
-            builder.gep(self._row(y.data, builder.add(r, _INDEX(index)), width), [o]) for index in range(rows)
+            [builder.gep(self._row(y.data, line, width), [column]) for line in lines] for column in columns
         ]
 
     def write(self) -> None:
@@ -69,30 +70,30 @@ class _Loop:
         builder.position_at_end(loop)
         k = builder.phi(_INDEX)
         k.add_incoming(_INDEX(0), before)
-        sums = [[builder.phi(_VECTOR) for _ in range(self._unroll)] for _ in self._rows]
-        self._fetch(k)
+        sums = [[builder.phi(_VECTOR) for _ in self._rows] for _ in self._weights]
         following = self._added(k, sums)
-        after = builder.add(k, _INDEX(LANES * self._unroll))
+        after = builder.add(k, _INDEX(LANES))
         k.add_incoming(after, loop)
-        for parts, news in zip(sums, following, strict=True):
-            for part, new in zip(parts, news, strict=True):
+        for some, news in zip(sums, following, strict=True):
+            for part, new in zip(some, news, strict=True):
                 part.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
                 part.add_incoming(new, loop)
         builder.cbranch(builder.icmp_signed("<", after, self._length), loop, done)
         builder.position_at_end(done)
-        for parts, result in zip(following, self._results, strict=True):
-            builder.store(self._total(parts), result)
+        for some, results in zip(following, self._results, strict=True):
+            for part, result in zip(some, results, strict=True):
+                builder.store(self._total(part), result)
 
     def _added(self, k: Any, sums: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """All sums after `unroll` more vectors of weights."""
+        """All sums after one more vector of weights of each output."""
         builder = self._builder
         fma = self._function("llvm.fma.v8f32", _VECTOR, [_VECTOR] * 3)
-        news: list[list[Any]] = [[] for _ in sums]
-        for part in range(self._unroll):
-            place = builder.add(k, _INDEX(LANES * part))
-            weights = self._widened(builder.gep(self._weights, [place]))
-            for row, parts, new in zip(self._rows, sums, news, strict=True):
-                new.append(builder.call(fma, [weights, self._loaded(builder.gep(row, [place]), _VECTOR), parts[part]]))
+        read = [self._loaded(builder.gep(row, [k]), _VECTOR) for row in self._rows]
+        news = []
+        for weights, some in zip(self._weights, sums, strict=True):
+            self._fetch(weights, k)
+            widened = self._widened(builder.gep(weights, [k]))
+            news.append([builder.call(fma, [widened, x, part]) for x, part in zip(read, some, strict=True)])
         return news
 
     def _widened(self, place: Any) -> Any:
@@ -105,18 +106,15 @@ class _Loop:
         bits = self._builder.shl(self._builder.zext(stored, _INTEGERS), ir.Constant(_INTEGERS, [16] * LANES))
         return self._builder.bitcast(bits, _VECTOR)
 
-    def _fetch(self, k: Any) -> None:
+    def _fetch(self, weights: Any, k: Any) -> None:
         builder, byte = self._builder, ir.IntType(8).as_pointer()
         prefetch = self._function("llvm.prefetch.p0", ir.VoidType(), [byte, _INT32, _INT32, _INT32])
-        ahead = builder.gep(self._weights, [builder.add(k, builder.mul(self._length, _INDEX(_AHEAD)))])
+        ahead = builder.gep(weights, [builder.add(k, builder.mul(self._length, _INDEX(_AHEAD)))])
         builder.call(prefetch, [builder.bitcast(ahead, byte), _INT32(0), _INT32(3), _INT32(1)])
 
-    def _total(self, parts: Sequence[Any]) -> Any:
-        total = parts[0]
-        for part in parts[1:]:
-            total = self._builder.fadd(total, part)
+    def _total(self, part: Any) -> Any:
         add = self._function("llvm.vector.reduce.fadd.v8f32", _FLOAT, [_FLOAT, _VECTOR])
-        return self._builder.call(add, [_FLOAT(0.0), total], fastmath=("reassoc",))
+        return self._builder.call(add, [_FLOAT(0.0), part], fastmath=("reassoc",))
 
     def _row(self, data: Any, index: Any, width: Any) -> Any:
         return self._builder.gep(data, [self._builder.mul(index, width)])

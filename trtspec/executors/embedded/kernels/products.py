@@ -1,7 +1,7 @@
 """Products of few rows with stored matrices. Weights are read once, whatever the number of rows.
 
-Rows come padded (`padded`), so that they go in groups of four, or alone. What a row comes to does not depend on how
-many there are, bit by bit.
+Rows come padded (`padded`), so that they go in groups of four and perhaps a last one alone. What a row comes to does
+not depend on how many there are, bit by bit.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from numba import prange
 from numpy.typing import NDArray
 
 from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
-from trtspec.executors.embedded.kernels.dots import STEP, dots
+from trtspec.executors.embedded.kernels.dots import STEP, tile
 from trtspec.executors.embedded.kernels.exponential import exp
 from trtspec.executors.embedded.weights import Int8Weight, Weight, first_rows
 
 Floats = NDArray[np.float32]
-MOST_ROWS = 8
-"""Beyond, arithmetic and not memory decides."""
+MOST_ROWS = 12
+"""Beyond, compiled graphs are as fast."""
 NONE = np.zeros(0, np.float32)
 _GROUP, _CHUNK = 4, 32
-_one, _four = dots(1, 2), dots(4, 2)  # the same sums in the same order
+_one, _four, _twins, _pair = tile(1, 1), tile(1, _GROUP), tile(2, 1), tile(2, _GROUP)
 
 
 def padded(rows: int) -> int:
-    """How many rows are computed for so many."""
-    return rows if rows == 1 else -(-rows // _GROUP) * _GROUP
+    """How many rows are computed for so many: whole groups, and perhaps one more."""
+    return rows if rows % _GROUP == 1 else -(-rows // _GROUP) * _GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +92,45 @@ def normalised(x: Floats, scale: Floats, epsilon: np.float32) -> Floats:
 
 
 @inlined
-def _column(weights: Any, o: int, x: Floats, y: Floats) -> None:
-    """Column o of the result."""
-    row, count = 0, x.shape[0]
-    while row + 4 <= count:
-        _four(weights, o, x, row, y)
-        row += 4
-    while row < count:
-        _one(weights, o, x, row, y)
-        row += 1
+def _columns(weights: Any, begin: int, end: int, x: Floats, y: Floats) -> None:
+    """Some columns of the result. From the fifth row on arithmetic decides and not memory, and columns go in pairs."""
+    count = x.shape[0]
+    groups, o = count - count % _GROUP, begin
+    if count > _GROUP:
+        while o + 2 <= end:
+            for row in range(0, groups, _GROUP):
+                _pair(weights, o, x, row, y)
+            if groups < count:
+                _twins(weights, o, x, groups, y)
+            o += 2
+    for column in range(o, end):
+        for row in range(0, groups, _GROUP):
+            _four(weights, column, x, row, y)
+        if groups < count:
+            _one(weights, column, x, groups, y)
 
 
 @parallel
 def product_into(x: Floats, weights: Any, scales: Floats, bias: Floats, y: Floats) -> None:
     """[padded, in] -> y [padded, out]; empty scales and bias are none."""
-    for o in prange(weights.shape[0]):
-        _column(weights, o, x, y)
+    for chunk in prange(-(-y.shape[1] // _CHUNK)):
+        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, y.shape[1])
+        _columns(weights, begin, end, x, y)
         for row in range(x.shape[0]):
-            scaled = y[row, o] * scales[o] if scales.size else y[row, o]
-            y[row, o] = scaled + bias[o] if bias.size else scaled
+            for o in range(begin, end):
+                scaled = y[row, o] * scales[o] if scales.size else y[row, o]
+                y[row, o] = scaled + bias[o] if bias.size else scaled
 
 
 @parallel
 def added_into(residual: Floats, x: Floats, weights: Any, scales: Floats, y: Floats) -> None:
     """The residual and the product: [padded, out], [padded, in] -> y [padded, out]."""
-    for o in prange(weights.shape[0]):
-        _column(weights, o, x, y)
+    for chunk in prange(-(-y.shape[1] // _CHUNK)):
+        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, y.shape[1])
+        _columns(weights, begin, end, x, y)
         for row in range(x.shape[0]):
-            y[row, o] = residual[row, o] + (y[row, o] * scales[o] if scales.size else y[row, o])
+            for o in range(begin, end):
+                y[row, o] = residual[row, o] + (y[row, o] * scales[o] if scales.size else y[row, o])
 
 
 @parallel
@@ -128,10 +139,8 @@ def gated_into(x: Floats, weights: Any, scales: Floats, both: Floats, y: Floats)
     half = y.shape[1]
     for chunk in prange(-(-half // _CHUNK)):
         begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, half)
-        for o in range(begin, end):
-            _column(weights, o, x, both)
-        for o in range(begin, end):
-            _column(weights, half + o, x, both)
+        _columns(weights, begin, end, x, both)
+        _columns(weights, half + begin, half + end, x, both)
         for row in range(x.shape[0]):
             if scales.size:
                 for o in range(begin, end):
