@@ -302,7 +302,7 @@ def test_kernels_are_asked_about_what_is_fused_too(tmp_path: Path) -> None:
     assert isinstance(weights, NetworkWeights) and isinstance(weights.fusion, Tensor)
     decoder = config.caches[0]
     assert kernels_read(torch.float32, *network_widths(decoder, weights))
-    odd = replace(weights, fusion=weights.fusion[:, :-8])
+    odd = replace(weights, fusion=weights.fusion[:, :-4])
     assert not kernels_read(torch.float32, *network_widths(decoder, odd))
 
 

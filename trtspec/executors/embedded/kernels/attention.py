@@ -10,11 +10,16 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from trtspec.executors.embedded.kernels.compiling import parallel, serial
+from trtspec.executors.embedded.kernels.blends import blend
+from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
+from trtspec.executors.embedded.kernels.dots import STEP, tile
 from trtspec.executors.embedded.kernels.exponential import exp
 from trtspec.executors.embedded.kernels.products import Floats
 
 Ints = NDArray[np.int32]
+_one, _four, _eight, _four_keys = tile(1, 1), tile(1, 4), tile(2, 4), tile(4, 1)
+_WIDE = 64
+_blend_wide, _blend_narrow = blend(_WIDE // STEP), blend(1)
 
 
 class Heads(NamedTuple):
@@ -91,22 +96,26 @@ def attend(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages) -> F
     `stacked` [padded, (heads + 2 kv_heads) D] holds queries, keys and values and is written to. Returns
     [padded, heads * D].
     """
-    width = pages.keys.shape[3]
+    width, tokens = pages.keys.shape[3], pages.rows.shape[0]
     parts = stacked.reshape(stacked.shape[0], -1, width)
+    queries = np.empty((heads.queries, tokens, width), np.float32)
+    scores = np.empty((heads.queries, tokens, pages.longest), np.float32)
+    sums = np.zeros((heads.queries, tokens, width), np.float32)
     mixed = np.zeros((stacked.shape[0], heads.queries, width), np.float32)
-    scores = np.empty((pages.rows.shape[0] * heads.queries, pages.longest), np.float32)
-    _store(parts, heads, rotation, pages)
-    _mix(parts, heads, pages, scores, mixed)
+    _store(parts, heads, rotation, pages, queries)
+    _mix(queries, heads, pages, scores, sums, mixed)
     return mixed.reshape(stacked.shape[0], -1)
 
 
 @serial
-def _store(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages) -> None:
+def _store(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages, queries: Floats) -> None:
+    """Queries go head by head, keys and values to their places in the cache."""
     kv_heads, size = pages.keys.shape[1], pages.keys.shape[2]
     for token in range(pages.rows.shape[0]):
         cos, sin = rotation.cos[token], rotation.sin[token]
         for head in range(heads.queries):
             _turn(stacked[token, head], heads.query_norm, heads.epsilon, cos, sin)
+            queries[head, token] = stacked[token, head]
         row = pages.rows[token]
         position = pages.past[row] + token - pages.begins[row]
         block, place = pages.blocks[pages.block_begins[row] + position // size], position % size
@@ -134,68 +143,107 @@ def _turn(x: Floats, norm: Floats, epsilon: np.float32, cos: Floats, sin: Floats
 
 
 @parallel
-def _mix(queries: Floats, heads: Heads, pages: Pages, scores: Floats, mixed: Floats) -> None:
+def _mix(queries: Floats, heads: Heads, pages: Pages, scores: Floats, sums: Floats, mixed: Floats) -> None:
     # A loop of threads takes arrays and numbers, but no tuples.
     count, scale, keys, values = heads.queries, heads.scale, pages.keys, pages.values
-    rows, past, begins, blocks = pages.rows, pages.past, pages.begins, pages.blocks
-    block_begins, mask, mask_begins = pages.block_begins, pages.mask, pages.mask_begins
+    past, begins, blocks, block_begins = pages.past, pages.begins, pages.blocks, pages.block_begins
+    mask, mask_begins = pages.mask, pages.mask_begins
     shared = count // keys.shape[1]
-    for index in prange(rows.shape[0] * count):
-        token, head = index // count, index % count
-        row = rows[token]
-        first, new = begins[row], begins[row + 1] - begins[row]
+    for index in prange(past.shape[0] * count):
+        row, head = index // count, index % count
+        first, end = begins[row], begins[row + 1]
         table = blocks[block_begins[row] : block_begins[row + 1]]
-        seen = mask[:0]
-        if mask_begins.size and mask_begins[row + 1] > mask_begins[row]:
-            begin = mask_begins[row] + (token - first) * new
-            seen = mask[begin : begin + new]
-        length = past[row] + (new if seen.size else token - first + 1)
+        seen = mask[mask_begins[row] : mask_begins[row + 1]] if mask_begins.size else mask[:0]
         _attended(
-            *(queries[token, head], scale, keys, values, head // shared, table, past[row], length, seen),
-            *(scores[index], mixed[token, head]),
+            *(queries[head, first:end], scale, keys, values, head // shared, table, past[row], seen),
+            *(scores[head, first:end], sums[head, first:end]),
         )
+        for token in range(first, end):
+            mixed[token, head] = sums[head, token]
 
 
 @serial
 def _attended(
-    query: Floats,
+    queries: Floats,
     scale: np.float32,
     keys: Floats,
     values: Floats,
     kv_head: int,
     table: Ints,
     past: int,
-    length: int,
     seen: NDArray[np.uint8],
     scores: Floats,
-    mixed: Floats,
+    sums: Floats,
 ) -> None:
-    """One query of one head: `scores` is room for as many positions as it looks at."""
-    size, width = keys.shape[2], query.shape[0]
-    highest = np.float32(-np.inf)
-    for index in range(-(-length // size)):
-        block, begin = table[index], index * size
-        for place in range(min(size, length - begin)):
-            score = np.float32(0)
-            for d in range(width):
-                score += query[d] * keys[block, kv_head, place, d]
-            scores[begin + place] = score * scale
-    for position in range(past, past + seen.size):
-        if seen[position - past] == 0:
-            scores[position] = np.float32(-np.inf)
-    for position in range(length):
+    """All queries of a row in one head, [Q, D]: `scores` [Q, longest] is room, `sums` [Q, D] begins as zeros.
+
+    What is cached is seen by all of them. The new tokens that a query sees are scored right behind, so that it is
+    computed as it would be alone, and what is hidden is not even read.
+    """
+    size = keys.shape[2]
+    for index in range(-(-past // size)):
+        _score(keys[table[index], kv_head], min(size, past - index * size), queries, scores, index * size)
+    for query in range(queries.shape[0]):
+        length = past
+        for new in range(queries.shape[0]):
+            if _sees(seen, query, new, queries.shape[0]):
+                position = past + new
+                _one(keys[table[position // size], kv_head], position % size, queries, query, scores, length)
+                length += 1
+        _soften(scores[query, :length], scale)
+        for index in range(-(-past // size)):
+            _blend(values[table[index], kv_head], 0, min(size, past - index * size), scores, query, index * size, sums)
+        length = past
+        for new in range(queries.shape[0]):
+            if _sees(seen, query, new, queries.shape[0]):
+                position = past + new
+                _blend(values[table[position // size], kv_head], position % size, 1, scores, query, length, sums)
+                length += 1
+
+
+@inlined
+def _sees(seen: NDArray[np.uint8], query: int, new: int, count: int) -> bool:
+    """Among the new tokens of a row."""
+    return seen[query * count + new] != 0 if seen.size else new <= query
+
+
+@inlined
+def _score(keys: Floats, count: int, queries: Floats, scores: Floats, begin: int) -> None:
+    """The first `count` keys of a block with all queries."""
+    row = 0
+    while row + 4 <= queries.shape[0]:
+        for place in range(0, count - count % 2, 2):
+            _eight(keys, place, queries, row, scores, begin + place)
+        for place in range(count - count % 2, count):
+            _four(keys, place, queries, row, scores, begin + place)
+        row += 4
+    while row < queries.shape[0]:
+        for place in range(0, count - count % 4, 4):
+            _four_keys(keys, place, queries, row, scores, begin + place)
+        for place in range(count - count % 4, count):
+            _one(keys, place, queries, row, scores, begin + place)
+        row += 1
+
+
+@inlined
+def _blend(values: Floats, place: int, count: int, shares: Floats, query: int, begin: int, sums: Floats) -> None:
+    """Add some values of a block to a query's sum."""
+    width = sums.shape[1]
+    wide = width - width % _WIDE
+    for d in range(0, wide, _WIDE):
+        _blend_wide(values, place, count, shares, query, begin, sums, d)
+    for d in range(wide, width, STEP):
+        _blend_narrow(values, place, count, shares, query, begin, sums, d)
+
+
+@serial
+def _soften(scores: Floats, scale: np.float32) -> None:
+    """Softmax of scaled scores, in place."""
+    highest, total = np.float32(-np.inf), np.float32(0)
+    for position in range(scores.shape[0]):
         highest = max(highest, scores[position])
-    total = np.float32(0)
-    for position in range(length):
-        scores[position] = exp(scores[position] - highest)
+    for position in range(scores.shape[0]):
+        scores[position] = exp((scores[position] - highest) * scale)
         total += scores[position]
-    for position in range(past, past + seen.size):
-        if seen[position - past] == 0:
-            scores[position] = np.float32(0)
-    for index in range(-(-length // size)):
-        block, begin = table[index], index * size
-        for place in range(min(size, length - begin)):
-            share = scores[begin + place] / total
-            if share != 0:  # what is hidden is not read; what is no number spoils all
-                for d in range(width):
-                    mixed[d] += share * values[block, kv_head, place, d]
+    for position in range(scores.shape[0]):
+        scores[position] /= total

@@ -24,7 +24,10 @@ MOST_ROWS = 12
 """Beyond, compiled graphs are as fast."""
 NONE = np.zeros(0, np.float32)
 _GROUP, _CHUNK = 4, 32
-_one, _four, _twins, _pair = tile(1, 1), tile(1, _GROUP), tile(2, 1), tile(2, _GROUP)
+_AHEAD = 4
+"""Weight rows that are fetched before their use."""
+_one, _four = tile(1, 1, _AHEAD), tile(1, _GROUP, _AHEAD)
+_twins, _pair = tile(2, 1, _AHEAD), tile(2, _GROUP, _AHEAD)
 
 
 def padded(rows: int) -> int:
@@ -99,15 +102,15 @@ def _columns(weights: Any, begin: int, end: int, x: Floats, y: Floats) -> None:
     if count > _GROUP:
         while o + 2 <= end:
             for row in range(0, groups, _GROUP):
-                _pair(weights, o, x, row, y)
+                _pair(weights, o, x, row, y, o)
             if groups < count:
-                _twins(weights, o, x, groups, y)
+                _twins(weights, o, x, groups, y, o)
             o += 2
     for column in range(o, end):
         for row in range(0, groups, _GROUP):
-            _four(weights, column, x, row, y)
+            _four(weights, column, x, row, y, column)
         if groups < count:
-            _one(weights, column, x, groups, y)
+            _one(weights, column, x, groups, y, column)
 
 
 @parallel

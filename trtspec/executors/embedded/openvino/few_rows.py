@@ -48,8 +48,8 @@ def to_kernels() -> Conversion[Matrix]:
 
 
 def widths(config: DecoderConfig) -> tuple[int, ...]:
-    """Of all that a decoder's matrices read."""
-    return config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
+    """Of all that a decoder's matrices read, and of its heads."""
+    return config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim, config.head_dim
 
 
 def network_widths(config: DecoderConfig, weights: NetworkWeights[Weight]) -> tuple[int, ...]:
