@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from builders import inspect
 from builders.build import main
@@ -33,6 +33,7 @@ from tests.draft_files import (
     write_eagle3,
     write_medusa,
 )
+from tests.drafter_files import stored_as
 from tests.models import tiny_llama
 from trtspec import manifest
 from trtspec.executors.embedded.drafter_config import DrafterConfig
@@ -201,6 +202,22 @@ def test_rerun_watches_the_drafter_too(shared_folder: Path, tmp_path: Path, caps
     stored["0.1.weight"][0] += 1
     write_medusa(tmp_path / "d", heads=2)
     assert rebuilt(ALLOW)
+
+
+def test_a_drafter_of_integers_stays_one_whatever_the_engine_is(shared_folder: Path, tmp_path: Path) -> None:
+    write_medusa(tmp_path / "m")
+    identity = target_sha256(open_checkpoint(shared_folder))
+    native_drafter(tmp_path / "plain", tmp_path / "m", shared_folder, identity)
+    shutil.copytree(tmp_path / "plain", tmp_path / "small")
+    small = stored_as(dict(load_file(tmp_path / "plain" / "drafter.safetensors")), "int8")
+    save_file(small, tmp_path / "small" / "drafter.safetensors")
+    engine = tmp_path / "engine"
+    assert build("medusa", shared_folder, engine, draft=tmp_path / "small").dtype == "float32"
+    found = packed(engine)
+    assert found.keys() == small.keys()
+    for name, tensor in small.items():
+        assert found[name].dtype is tensor.dtype and torch.allclose(found[name].float(), tensor.float(), rtol=1e-6)
+    assert load_file(engine / "weights.safetensors")["layers.0.qkv"].dtype is torch.float32
 
 
 def test_demo_model_takes_the_stored_drafter(

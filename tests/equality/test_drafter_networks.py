@@ -22,7 +22,7 @@ from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, 
 from trtspec.executors.embedded.drafter_weights import NetworkWeights, converted_network, load_drafter
 from trtspec.executors.embedded.openvino.few_rows import kernels_read, network_widths
 from trtspec.executors.embedded.runners import RUNNERS, Shape, StoredDrafter
-from trtspec.executors.embedded.weights import load_weights, widening
+from trtspec.executors.embedded.weights import Int8Weight, load_weights, widening
 
 BLOCK_TOKENS = 32
 TOLERANCE = 1e-4
@@ -294,6 +294,22 @@ def test_a_drafter_shares_what_it_takes_from_the_target(tmp_path: Path) -> None:
     assert isinstance(stored.weights, NetworkWeights)
     plain = to.decoder(target)
     assert converted_network(stored.weights, to).embedding is plain.embedding is plain.head
+
+
+@pytest.mark.parametrize("name", ["eagle", "medusa"])
+def test_rows_picked_from_the_targets_head_take_the_form_of_the_drafters_own_matrices(
+    name: str, tmp_path: Path
+) -> None:
+    config, draws = DRAFTERS[name], torch.Generator().manual_seed(5)
+    values, own = target_tensors(TARGET, draws), drafter_tensors(DRAFTERS[name], TARGET, draws)
+    for form, kind in (("float32", Tensor), ("int8", Int8Weight)):
+        write(tmp_path, config, values, stored_as(own, form))
+        found = load_drafter(tmp_path, config, load_weights(tmp_path, TARGET))
+        (head,) = [found.head] if isinstance(found, NetworkWeights) else found.outputs
+        picked = values["embedding"][own["token_ids"]]
+        assert isinstance(head, kind)
+        dense = head.dense(torch.float32) if isinstance(head, Int8Weight) else head
+        torch.testing.assert_close(dense, picked, atol=float(picked.abs().max()) / 250, rtol=0)
 
 
 def test_kernels_are_asked_about_what_is_fused_too(tmp_path: Path) -> None:
