@@ -97,7 +97,7 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
     engine = root / "engine"
     assert main(["--method", "none", "--target", str(folder), "--output", str(engine), *FORMS[form]]) == 0
     config = DecoderConfig.from_json(engine / decoder_config.NAME)
-    assert kernels_read(torch.float32, *widths(config))
+    assert kernels_read(*widths(config))
     shape = Shape(
         config=config,
         dtype=torch.float32,

@@ -317,9 +317,9 @@ def test_kernels_are_asked_about_what_is_fused_too(tmp_path: Path) -> None:
     weights = load_drafter(tmp_path, config, load_weights(tmp_path, TARGET))
     assert isinstance(weights, NetworkWeights) and isinstance(weights.fusion, Tensor)
     decoder = config.caches[0]
-    assert kernels_read(torch.float32, *network_widths(decoder, weights))
+    assert kernels_read(*network_widths(decoder, weights))
     odd = replace(weights, fusion=weights.fusion[:, :-4])
-    assert not kernels_read(torch.float32, *network_widths(decoder, odd))
+    assert not kernels_read(*network_widths(decoder, odd))
 
 
 def test_a_drafter_goes_no_further_than_its_own_context(tmp_path: Path) -> None:

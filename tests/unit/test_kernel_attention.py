@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from trtspec.executors.embedded.kernels.attention import Heads, PagedTokens, Rotation, attend
@@ -24,12 +25,16 @@ class Batch:
     new: list[int]
     masks: list[NDArray[np.uint8] | None]
     width: int
+    half: bool = False
+    """The cache holds bfloat16."""
 
     def __post_init__(self) -> None:
         draws = np.random.default_rng(self.width)
         counts = [-(-(past + new) // BLOCK) for past, new in zip(self.past, self.new, strict=True)]
         self.tables = np.split(draws.permutation(sum(counts)).astype(np.int32), np.cumsum(counts)[:-1])
         self.pool = draws.standard_normal((1, 2, sum(counts), KV_HEADS, BLOCK, self.width)).astype(np.float32)
+        if self.half:
+            self.pool = torch.from_numpy(self.pool).bfloat16().view(torch.uint16).numpy()
         self.stacked = draws.standard_normal((sum(self.new), HEADS + 2 * KV_HEADS, self.width)).astype(np.float32)
 
     def run(self) -> Floats:
@@ -55,11 +60,13 @@ class Batch:
     def expected(self) -> Floats:
         """After `run`, which stores the new keys and values."""
         found = np.zeros((sum(self.new), HEADS, self.width))
+        pool = torch.from_numpy(self.pool)
+        held = (pool.view(torch.bfloat16) if self.half else pool)[0].double().numpy()
         token = 0
         for past, new, mask, table in zip(self.past, self.new, self.masks, self.tables, strict=True):
             seen = np.tri(new) if mask is None else mask
             places = np.arange(past + new)
-            cached = self.pool[0][:, table[places // BLOCK], :, places % BLOCK].astype(np.float64)  # [P, 2, KV, D]
+            cached = held[:, table[places // BLOCK], :, places % BLOCK]  # [P, 2, KV, D]
             for query in range(new):
                 visible = np.concatenate([np.ones(past), seen[query]]).astype(bool)
                 for head in range(HEADS):
@@ -73,9 +80,10 @@ class Batch:
 TREE = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], np.uint8)
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("width", [8, 64, 72, 128])
-def test_attention_is_the_softmax_over_what_each_token_sees(width: int) -> None:
-    batch = Batch([0, 31, 70, 200], [1, 4, 3, 4], [None, TREE, None, None], width)
+def test_attention_is_the_softmax_over_what_each_token_sees(width: int, half: bool) -> None:
+    batch = Batch([0, 31, 70, 200], [1, 4, 3, 4], [None, TREE, None, None], width, half)
     found = batch.run()
     np.testing.assert_allclose(found, batch.expected(), atol=1e-5, rtol=1e-4)
 
@@ -92,6 +100,16 @@ def test_a_node_of_a_tree_is_computed_as_the_same_text_alone_bit_by_bit() -> Non
             table = tree.tables[0]
             alone.pool[0][:, table[target[0]], :, target[1]] = tree.pool[0][:, table[source[0]], :, source[1]]
         assert (alone.run()[0] == found[path[-1]]).all()
+
+
+@pytest.mark.parametrize("value", [1.0, -1.00390625, 1.01171875, 3.4e38, 1e-40, math.inf, -math.inf, math.nan])
+def test_a_new_value_is_cached_as_the_nearest_bfloat16(value: float) -> None:
+    batch = Batch([5], [1], [None], 8, half=True)
+    batch.stacked[0, HEADS:] = value
+    batch.run()
+    held = torch.from_numpy(batch.pool[0][1, batch.tables[0][0], :, 5]).view(torch.bfloat16)
+    expected = torch.tensor(value, dtype=torch.float32).bfloat16()
+    torch.testing.assert_close(held, expected.expand(held.shape), rtol=0, atol=0, equal_nan=True)
 
 
 def test_what_is_hidden_is_not_read() -> None:

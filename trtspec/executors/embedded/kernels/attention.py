@@ -10,16 +10,22 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from trtspec.executors.embedded.kernels.bits import kept
 from trtspec.executors.embedded.kernels.blends import blend
 from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
-from trtspec.executors.embedded.kernels.dots import STEP, tile
+from trtspec.executors.embedded.kernels.dots import tile
 from trtspec.executors.embedded.kernels.exponential import exp
-from trtspec.executors.embedded.kernels.products import Floats
+from trtspec.executors.embedded.kernels.products import Floats, room
+from trtspec.executors.embedded.kernels.vectors import LANES, STEP
 
 Ints = NDArray[np.int32]
+Cached = NDArray[np.float32] | NDArray[np.uint16]
+"""Keys or values, as float32 or as the bits of bfloat16."""
 _one, _four, _eight, _four_keys = tile(1, 1), tile(1, 4), tile(2, 4), tile(4, 1)
-_WIDE = 64
-_blend_wide, _blend_narrow = blend(_WIDE // STEP), blend(1)
+_WIDE, _FOUR_WIDE = 64, 64 if LANES > STEP else 16
+"""Columns whose sums are held in registers, for one query and for four."""
+_blend_wide, _blend_narrow = blend(1, _WIDE), blend(1, STEP)
+_blend_four_wide, _blend_four_narrow = blend(4, _FOUR_WIDE), blend(4, STEP)
 
 
 class Heads(NamedTuple):
@@ -43,8 +49,8 @@ class Rotation(NamedTuple):
 class Pages(NamedTuple):
     """One layer's cache, and where in it the new tokens of a pass lie (`PagedTokens`)."""
 
-    keys: Floats  # [blocks, kv_heads, block_tokens, D]
-    values: Floats
+    keys: Cached  # [blocks, kv_heads, block_tokens, D]
+    values: Cached
     rows: Ints  # [T]
     past: Ints  # [B]
     begins: Ints  # [B + 1]
@@ -62,7 +68,7 @@ class PagedTokens:
     A row's tokens see what is cached before them; of each other, what its mask says, or without one those before.
     """
 
-    pool: Floats  # [layers, 2, blocks, kv_heads, block_tokens, D]: keys and values
+    pool: Cached  # [layers, 2, blocks, kv_heads, block_tokens, D]: keys and values
     past: Ints  # [B]: cached tokens
     begins: Ints  # [B + 1]: a row's first new token in flat order
     blocks: Ints
@@ -98,10 +104,12 @@ def attend(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages) -> F
     """
     width, tokens = pages.keys.shape[3], pages.rows.shape[0]
     parts = stacked.reshape(stacked.shape[0], -1, width)
-    queries = np.empty((heads.queries, tokens, width), np.float32)
+    queries = room(heads.queries * tokens, width).reshape(heads.queries, tokens, width)
     scores = np.empty((heads.queries, tokens, pages.longest), np.float32)
-    sums = np.zeros((heads.queries, tokens, width), np.float32)
-    mixed = np.zeros((stacked.shape[0], heads.queries, width), np.float32)
+    sums = room(heads.queries * tokens, width).reshape(heads.queries, tokens, width)
+    mixed = room(stacked.shape[0], heads.queries * width).reshape(-1, heads.queries, width)
+    sums[:] = 0
+    mixed[tokens:] = 0
     _store(parts, heads, rotation, pages, queries)
     _mix(queries, heads, pages, scores, sums, mixed)
     return mixed.reshape(stacked.shape[0], -1)
@@ -121,8 +129,14 @@ def _store(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages, quer
         block, place = pages.blocks[pages.block_begins[row] + position // size], position % size
         for head in range(kv_heads):
             _turn(stacked[token, heads.queries + head], heads.key_norm, heads.epsilon, cos, sin)
-            pages.keys[block, head, place] = stacked[token, heads.queries + head]
-            pages.values[block, head, place] = stacked[token, heads.queries + kv_heads + head]
+            _keep(stacked[token, heads.queries + head], pages.keys[block, head, place])
+            _keep(stacked[token, heads.queries + kv_heads + head], pages.values[block, head, place])
+
+
+@inlined
+def _keep(x: Floats, place: Cached) -> None:
+    for d in range(x.shape[0]):
+        place[d] = kept(x[d], place)  # type: ignore[call-arg]
 
 
 @serial
@@ -166,8 +180,8 @@ def _mix(queries: Floats, heads: Heads, pages: Pages, scores: Floats, sums: Floa
 def _attended(
     queries: Floats,
     scale: np.float32,
-    keys: Floats,
-    values: Floats,
+    keys: Cached,
+    values: Cached,
     kv_head: int,
     table: Ints,
     past: int,
@@ -191,13 +205,14 @@ def _attended(
                 _one(keys[table[position // size], kv_head], position % size, queries, query, scores, length)
                 length += 1
         _soften(scores[query, :length], scale)
-        for index in range(-(-past // size)):
-            _blend(values[table[index], kv_head], 0, min(size, past - index * size), scores, query, index * size, sums)
+    for index in range(-(-past // size)):
+        _blend(values[table[index], kv_head], min(size, past - index * size), scores, index * size, sums)
+    for query in range(queries.shape[0]):
         length = past
         for new in range(queries.shape[0]):
             if _sees(seen, query, new, queries.shape[0]):
                 position = past + new
-                _blend(values[table[position // size], kv_head], position % size, 1, scores, query, length, sums)
+                _blend_one(values[table[position // size], kv_head], position % size, 1, scores, query, length, sums)
                 length += 1
 
 
@@ -208,7 +223,7 @@ def _sees(seen: NDArray[np.uint8], query: int, new: int, count: int) -> bool:
 
 
 @inlined
-def _score(keys: Floats, count: int, queries: Floats, scores: Floats, begin: int) -> None:
+def _score(keys: Cached, count: int, queries: Floats, scores: Floats, begin: int) -> None:
     """The first `count` keys of a block with all queries."""
     row = 0
     while row + 4 <= queries.shape[0]:
@@ -226,7 +241,23 @@ def _score(keys: Floats, count: int, queries: Floats, scores: Floats, begin: int
 
 
 @inlined
-def _blend(values: Floats, place: int, count: int, shares: Floats, query: int, begin: int, sums: Floats) -> None:
+def _blend(values: Cached, count: int, shares: Floats, begin: int, sums: Floats) -> None:
+    """Add the first `count` values of a block to the sums of all queries."""
+    row, width = 0, sums.shape[1]
+    wide = width - width % _FOUR_WIDE
+    while row + 4 <= sums.shape[0]:
+        for d in range(0, wide, _FOUR_WIDE):
+            _blend_four_wide(values, 0, count, shares, row, begin, sums, d)
+        for d in range(wide, width, STEP):
+            _blend_four_narrow(values, 0, count, shares, row, begin, sums, d)
+        row += 4
+    while row < sums.shape[0]:
+        _blend_one(values, 0, count, shares, row, begin, sums)
+        row += 1
+
+
+@inlined
+def _blend_one(values: Cached, place: int, count: int, shares: Floats, query: int, begin: int, sums: Floats) -> None:
     """Add some values of a block to a query's sum."""
     width = sums.shape[1]
     wide = width - width % _WIDE

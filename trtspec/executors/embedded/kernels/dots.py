@@ -10,16 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from trtspec.executors.embedded.kernels.vectors import INDEX, INT32, LANES, VECTOR, VectorCode
-
-STEP = LANES
-"""Lengths are multiples of it."""
-_INTEGERS = ir.VectorType(INT32, LANES)
-_ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+from trtspec.executors.embedded.kernels.vectors import FLOAT, INDEX, LANES, STEP, VectorCode
 
 
 def tile(outputs: int, rows: int, ahead: int = 0) -> Callable[..., None]:
@@ -33,9 +27,9 @@ def tile(outputs: int, rows: int, ahead: int = 0) -> Callable[..., None]:
     @intrinsic
     def function(context: Any, weights: Any, o: Any, x: Any, r: Any, y: Any, c: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-            code = VectorCode(context, builder)
-            arrays = [code.array(kind, value) for kind, value in zip((weights, x, y), arguments[::2], strict=True)]
-            _Tile(code, weights.dtype, arrays, range(outputs), range(rows), ahead).write(*arguments[1::2])
+            codes = [VectorCode(context, builder, lanes) for lanes in sorted({LANES, STEP}, reverse=True)]
+            arrays = [codes[0].array(kind, value) for kind, value in zip((weights, x, y), arguments[::2], strict=True)]
+            _Tile(codes, weights.dtype, arrays, range(outputs), range(rows), ahead).write(*arguments[1::2])
             return context.get_dummy_value()
 
         return types.void(weights, types.int64, x, types.int64, y, types.int64), generate
@@ -46,7 +40,8 @@ def tile(outputs: int, rows: int, ahead: int = 0) -> Callable[..., None]:
 class _Tile(NamedTuple):
     """What the instructions of one tile are made from."""
 
-    code: VectorCode
+    codes: Sequence[VectorCode]
+    """From wide vectors to narrow ones, which read what the wide ones leave."""
     kind: Any
     arrays: Sequence[Any]
     outputs: range
@@ -54,38 +49,35 @@ class _Tile(NamedTuple):
     ahead: int
 
     def write(self, o: Any, r: Any, c: Any) -> None:
-        code, (weights, x, y) = self.code, self.arrays
-        length = code.builder.extract_value(weights.shape, 1)
-        distance = code.builder.mul(length, INDEX(self.ahead))
+        code, (weights, x, y) = self.codes[0], self.arrays
+        length, begin = code.builder.extract_value(weights.shape, 1), INDEX(0)
         stored = [code.row(weights, o, index) for index in self.outputs]
         given = [code.row(x, r, index) for index in self.rows]
+        sums = [FLOAT(0.0)] * (len(stored) * len(given))
+        for code in self.codes:
+            end = code.builder.and_(length, INDEX(-code.lanes))
+            vectors = self._products(code, stored, given, begin, end)
+            sums, begin = [code.total(vector, start) for vector, start in zip(vectors, sums, strict=True)], end
+        told, totals = [code.row(y, r, index) for index in self.rows], iter(sums)
+        for index in self.outputs:
+            column = code.builder.add(c, INDEX(index))
+            for row in told:
+                code.store(next(totals), code.at(row, column))
+
+    def _products(self, code: VectorCode, stored: Sequence[Any], given: Sequence[Any], begin: Any, end: Any) -> Any:
+        """Of part of the rows, by lane: one vector for each stored and each given row."""
+        length = code.builder.extract_value(self.arrays[0].shape, 1)
+        distance = code.builder.mul(length, INDEX(self.ahead))
 
         def added(k: Any, sums: Sequence[Any]) -> list[Any]:
-            """All sums after one more vector of each stored row."""
             read = [code.load(code.at(row, k)) for row in given]
             parts, news = iter(sums), []
             for row in stored:
                 place = code.at(row, k)
                 if self.ahead:
                     code.fetch(code.at(place, distance))
-                widened = _widened(code, self.kind, place)
+                widened = code.load(place, self.kind)
                 news += [code.fused(widened, values, next(parts)) for values in read]
             return news
 
-        totals = iter(code.sums(length, LANES, [_ZERO] * (len(self.outputs) * len(self.rows)), added))
-        told = [code.row(y, r, index) for index in self.rows]
-        for index in self.outputs:
-            column = code.builder.add(c, INDEX(index))
-            for row in told:
-                code.store(code.total(next(totals)), code.at(row, column))
-
-
-def _widened(code: VectorCode, kind: Any, place: Any) -> Any:
-    """A vector of stored numbers as floats."""
-    if kind is types.float32:
-        return code.load(place)
-    stored = code.load(place, ir.VectorType(ir.IntType(kind.bitwidth), LANES))
-    if kind.signed:
-        return code.builder.sitofp(code.builder.sext(stored, _INTEGERS), VECTOR)
-    bits = code.builder.shl(code.builder.zext(stored, _INTEGERS), ir.Constant(_INTEGERS, [16] * LANES))
-    return code.builder.bitcast(bits, VECTOR)
+        return code.sums(begin, end, code.lanes, code.zeros(len(stored) * len(given)), added)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from trtspec.executors.embedded.kernels.bits import of_bits
 from trtspec.executors.embedded.kernels.compiling import serial
 
 _LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
 """Beyond these, results are about 1e-38 and 2e38 instead of 0 and infinity."""
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-
-
-@intrinsic
-def _of_bits(context: Any, bits: Any) -> Any:
-    """The float32 with these 32 bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
 
 
 @serial
@@ -42,4 +27,4 @@ def exp(x: np.float32) -> np.float32:
     y = y * r + np.float32(5.0000001201e-1)
     y = y * r * r + r + np.float32(1)
     bits = (np.int32(power) + np.int32(127)) << np.int32(23)
-    return np.float32(y * _of_bits(bits))  # type: ignore[call-arg]
+    return np.float32(y * of_bits(bits))  # type: ignore[call-arg]

@@ -19,6 +19,7 @@ from trtspec.executors.embedded.kernels.products import (
     gated_into,
     normalised,
     product_into,
+    room,
 )
 from trtspec.executors.embedded.weights import LayerWeights
 
@@ -70,13 +71,13 @@ _NOTHING = NONE.reshape(0, 0)
 def _layer(x: Floats, read: Floats, parts: _Parts, heads: Heads, rotation: Rotation, pages: Pages) -> Floats:
     if not read.size:
         read = normalised(x, parts.input_norm, heads.epsilon) if parts.input_norm.size else x
-    stacked = np.empty((x.shape[0], parts.qkv.shape[0]), np.float32)
+    stacked = room(x.shape[0], parts.qkv.shape[0])
     product_into(read, parts.qkv, parts.qkv_scales, parts.qkv_bias, stacked)
-    attended = np.empty_like(x)
+    attended = room(x.shape[0], x.shape[1])
     added_into(x, attend(stacked, heads, rotation, pages), parts.output, parts.output_scales, attended)
-    both = np.empty((x.shape[0], parts.gate_up.shape[0]), np.float32)
-    gated = np.empty((x.shape[0], parts.down.shape[1]), np.float32)
+    both = room(x.shape[0], parts.gate_up.shape[0])
+    gated = room(x.shape[0], parts.down.shape[1])
     gated_into(normalised(attended, parts.post_norm, heads.epsilon), parts.gate_up, parts.gate_up_scales, both, gated)
-    result = np.empty_like(x)
+    result = room(x.shape[0], x.shape[1])
     added_into(attended, gated, parts.down, parts.down_scales, result)
     return result

@@ -1,7 +1,7 @@
 """Products of few rows with stored matrices. Weights are read once, whatever the number of rows.
 
-Rows come padded (`padded`), so that they go in groups of four and perhaps a last one alone. What a row comes to does
-not depend on how many there are, bit by bit.
+Rows come padded (`padded`), so that they go in whole groups. What a row comes to does not depend on how many there are,
+bit by bit.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from numba import prange
 from numpy.typing import NDArray
 
 from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
-from trtspec.executors.embedded.kernels.dots import STEP, tile
+from trtspec.executors.embedded.kernels.dots import tile
 from trtspec.executors.embedded.kernels.exponential import exp
+from trtspec.executors.embedded.kernels.vectors import LANES, STEP
 from trtspec.executors.embedded.weights import Int8Weight, Weight, first_rows
 
 Floats = NDArray[np.float32]
 MOST_ROWS = 12
 """Beyond, compiled graphs are as fast."""
 NONE = np.zeros(0, np.float32)
+_LINE = 16
+"""Floats in a line of the cache."""
 _GROUP, _CHUNK = 4, 32
+_MOST = 8 if LANES > STEP else _GROUP
+"""Rows that go together where there are so many."""
 _AHEAD = 4
 """Weight rows that are fetched before their use."""
 _one, _four = tile(1, 1, _AHEAD), tile(1, _GROUP, _AHEAD)
-_twins, _pair = tile(2, 1, _AHEAD), tile(2, _GROUP, _AHEAD)
+_ones, _fours, _mosts = tile(2, 1, _AHEAD), tile(2, _GROUP, _AHEAD), tile(2, _MOST, 2 * _AHEAD)
 
 
 def padded(rows: int) -> int:
-    """How many rows are computed for so many: whole groups, and perhaps one more."""
-    return rows if rows % _GROUP == 1 else -(-rows // _GROUP) * _GROUP
+    """How many rows are computed for so many: the largest groups, and perhaps one of four or one alone."""
+    rest = rows % _MOST
+    return rows - rest + next(size for size in (0, 1, _GROUP, _MOST) if rest <= size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +86,18 @@ def floats_of(tensor: torch.Tensor | None) -> Floats:
     return found
 
 
+@inlined
+def room(rows: int, width: int) -> Floats:
+    """[rows, width] of anything, lying so that no vector of it crosses from one cache line into the next."""
+    whole = np.empty(rows * width + _LINE, np.float32)
+    skipped = -(whole.ctypes.data // whole.itemsize) % _LINE
+    return whole[skipped : skipped + rows * width].reshape(rows, width)
+
+
 @serial
 def normalised(x: Floats, scale: Floats, epsilon: np.float32) -> Floats:
     """RMSNorm over the last dimension."""
-    y = np.empty_like(x)
+    y = room(x.shape[0], x.shape[1])
     for row in range(x.shape[0]):
         square = np.float32(0)
         for k in range(x.shape[1]):
@@ -97,20 +111,22 @@ def normalised(x: Floats, scale: Floats, epsilon: np.float32) -> Floats:
 @inlined
 def _columns(weights: Any, begin: int, end: int, x: Floats, y: Floats) -> None:
     """Some columns of the result. From the fifth row on arithmetic decides and not memory, and columns go in pairs."""
-    count = x.shape[0]
-    groups, o = count - count % _GROUP, begin
+    count, o = x.shape[0], begin
+    most, fours = count - count % _MOST, count - count % _GROUP
     if count > _GROUP:
         while o + 2 <= end:
-            for row in range(0, groups, _GROUP):
-                _pair(weights, o, x, row, y, o)
-            if groups < count:
-                _twins(weights, o, x, groups, y, o)
+            for row in range(0, most, _MOST):
+                _mosts(weights, o, x, row, y, o)
+            for row in range(most, fours, _GROUP):
+                _fours(weights, o, x, row, y, o)
+            if fours < count:
+                _ones(weights, o, x, fours, y, o)
             o += 2
     for column in range(o, end):
-        for row in range(0, groups, _GROUP):
+        for row in range(0, fours, _GROUP):
             _four(weights, column, x, row, y, column)
-        if groups < count:
-            _one(weights, column, x, groups, y, column)
+        if fours < count:
+            _one(weights, column, x, fours, y, column)
 
 
 @parallel

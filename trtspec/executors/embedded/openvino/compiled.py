@@ -16,6 +16,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.decoding.plan import Pass
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.kernels.attention import Cached
 from trtspec.executors.embedded.kernels.products import MOST_ROWS
 from trtspec.executors.embedded.openvino.graph import TOKEN_IDS, key_cache, value_cache
 from trtspec.executors.embedded.openvino.inputs import Inputs, pass_inputs
@@ -69,7 +70,7 @@ class Compiled:
 class FewRows(Protocol):
     """Another one who can run a pass, faster where it has few rows."""
 
-    def run(self, inputs: Inputs, pool: NDArray[np.float32]) -> list[Tensor]:
+    def run(self, inputs: Inputs, pool: Cached) -> list[Tensor]:
         """The outputs of the graph."""
         ...
 
@@ -81,7 +82,8 @@ class CompiledLayers:
         self._few = few
         self._compiled = Compiled(model, settings)
         shape = (config.num_layers, 2, settings.blocks, config.num_kv_heads, BLOCK_TOKENS, config.head_dim)
-        self._pool = np.zeros(shape, np.int16 if settings.precision == ov.Type.bf16 else np.float32)
+        kept = torch.uint16 if settings.precision == ov.Type.bf16 else torch.float32
+        self._pool: Cached = torch.zeros(shape, dtype=kept).numpy()  # unlike NumPy's, it begins where a vector may
         for layer in range(config.num_layers):
             for name, cache in zip((key_cache(layer), value_cache(layer)), self._pool[layer], strict=True):
                 self._compiled.set(name, ov.Tensor(cache, ov.Shape(list(cache.shape)), settings.precision))

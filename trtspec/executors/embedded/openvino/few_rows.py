@@ -2,8 +2,8 @@
 
 Compiled products reach half of the memory's speed and cost twice as much from the fifth row on; kernels read weights as
 fast as the memory gives them, for up to four rows in nearly the same time, and for eight in less than twice that. So
-small batches and the verification of drafts run here, and all else compiled. Both compute in float32, in another order
-of summation. Nothing here knows a draft or a plan.
+small batches and the verification of drafts run here, and all else compiled. Kernels compute in float32 whatever the
+graph computes in, and share its cache. Nothing here knows a draft or a plan.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from trtspec.executors.embedded.drafter_weights import (
     converted_heads,
     converted_network,
 )
-from trtspec.executors.embedded.kernels.attention import PagedTokens
+from trtspec.executors.embedded.kernels.attention import Cached, PagedTokens
 from trtspec.executors.embedded.kernels.layers import KernelLayers, KernelProducts
-from trtspec.executors.embedded.kernels.products import Floats, Matrix, fits
+from trtspec.executors.embedded.kernels.products import Matrix, fits
 from trtspec.executors.embedded.model import Decoder
 from trtspec.executors.embedded.openvino import graph
-from trtspec.executors.embedded.openvino.compiled import computes_in
 from trtspec.executors.embedded.openvino.drafter_graph import STATES
 from trtspec.executors.embedded.openvino.inputs import Inputs
 from trtspec.executors.embedded.weights import Conversion, DecoderWeights, Weight
@@ -57,9 +56,9 @@ def network_widths(config: DecoderConfig, weights: NetworkWeights[Weight]) -> tu
     return *widths(config), *(() if weights.fusion is None else (weights.fusion.shape[1],))
 
 
-def kernels_read(dtype: torch.dtype, *sizes: int) -> bool:
+def kernels_read(*sizes: int) -> bool:
     """Kernels do what the compiled graphs do for inputs of these widths."""
-    return computes_in(dtype) is torch.float32 and all(map(fits, sizes))
+    return all(map(fits, sizes))
 
 
 @contextmanager
@@ -87,7 +86,7 @@ class FewTargetRows:
         self._vocabulary_size = vocabulary_size
         self._threads = threads
 
-    def run(self, inputs: Inputs, pool: Floats) -> list[Tensor]:
+    def run(self, inputs: Inputs, pool: Cached) -> list[Tensor]:
         """The outputs of `decoder_graph`."""
         places = _Places.of(inputs)
         with computing(self._threads):
@@ -112,7 +111,7 @@ class FewDrafterRows:
         with computing(self._threads):
             return self._model.states(features)
 
-    def run(self, inputs: Inputs, pool: Floats) -> list[Tensor]:
+    def run(self, inputs: Inputs, pool: Cached) -> list[Tensor]:
         """The outputs of `network_graph`."""
         states = torch.from_numpy(inputs[STATES]) if STATES in inputs else None
         with computing(self._threads):
@@ -146,7 +145,7 @@ class _Places:
         return cls(*(torch.from_numpy(inputs[name]) for name in names))
 
 
-def _paged(inputs: Inputs, pool: Floats) -> PagedTokens:
+def _paged(inputs: Inputs, pool: Cached) -> PagedTokens:
     def ints(name: str) -> NDArray[np.int32]:
         return inputs[name].astype(np.int32, copy=False)
 

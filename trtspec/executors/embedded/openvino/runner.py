@@ -35,7 +35,7 @@ class OpenVinoRunner:
         model = decoder_graph(config, weights, positions, vocabulary_size, features)
         few = (
             FewTargetRows(config, weights, positions, vocabulary_size, features, threads)
-            if kernels_read(dtype, *widths(config))
+            if kernels_read(*widths(config))
             else None
         )
         self._layers = CompiledLayers(model, config, Settings(dtype, blocks, threads), few)
