@@ -108,10 +108,12 @@ def make_environment(name: str, wanted: Environment, places: Places) -> bool:
     venv.create(folder, with_pip=True)
     python = str(places.python(name))
     log = places.log(f"setup-{name}")
+    packages = list(wanted.packages)
     if wanted.needs_torch:
         _run([python, str(ROOT / "scripts" / "install_torch.py")], log)
-    refuse_gpu_packages(_would_install(python, wanted.packages, log))
-    _run([python, "-m", "pip", "install", *wanted.packages], log)
+        packages.append(f"torch=={_version(python, 'torch', log)}")  # else newer friends of it bring a newer one
+    refuse_gpu_packages(_would_install(python, packages, log))
+    _run([python, "-m", "pip", "install", *packages], log)
     for package in wanted.optional:
         if not _imports(python, package):
             _run([python, "-m", "pip", "uninstall", "--yes", package], log)
@@ -128,6 +130,12 @@ def refuse_gpu_packages(names: Collection[str]) -> None:
 def _would_install(python: str, packages: Sequence[str], log: Path) -> list[str]:
     report = _run([python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-", *packages], log)
     return [item["metadata"]["name"] for item in json.loads(report)["install"]]
+
+
+def _version(python: str, package: str, log: Path) -> str:
+    """The public part of an installed version."""
+    code = f"import importlib.metadata as m; print(m.version({package!r}).partition('+')[0])"
+    return _run([python, "-c", code], log).strip()
 
 
 def _imports(python: str, package: str) -> bool:
