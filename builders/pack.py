@@ -39,7 +39,7 @@ class Form:
         return [entry for item in items for entry in stored_as(item, dtype, self.quantization)]
 
     def bytes(self, items: Iterable[Packed]) -> int:
-        """How much a file of these weights holds."""
+        """Size of a file of these weights, without its header."""
         return sum(entry.bytes for entry in self.entries(items))
 
 
@@ -76,11 +76,12 @@ def _stored(
         return
     if seen is not None:
         seen(item.name, whole)
-    whole = whole.to(DTYPES[form.dtype])
+    as_int8 = form.quantization == "int8" and item.is_matrix
+    whole = whole.float() if as_int8 else whole.to(DTYPES[form.dtype])  # rounded once, so that integers stay themselves
     if not bool(torch.isfinite(whole).all()):
         names = " or ".join(item.sources)
         raise CheckpointError(f"{weights.path}: tensor {names} is not finite as {form.dtype}")
-    if form.quantization == "int8" and item.is_matrix:
+    if as_int8:
         packed = Int8Weight.of(whole)
         yield from (packed.values, packed.scales)
     else:

@@ -212,7 +212,7 @@ def _kept(built: SpeculativeConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
     if wanted.get("dynamic_tree"):
         kept.pop("tree", None)
         kept["max_tree_nodes"] = min(built.max_tree_nodes, built.draft_nodes)
-    if wanted.get("tree"):
+    if "tree" in wanted:
         kept.pop("dynamic_tree", None)
     if "num_speculative_tokens" in wanted and "tree" in kept:
         kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted["num_speculative_tokens"]]

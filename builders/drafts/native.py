@@ -73,7 +73,7 @@ def _source(path: Path, target: Checkpoint) -> DraftSource:
         items=tuple(item for item in items if item.name != drafter_weights.TOKEN_IDS),
         read=partial(_read, files, frozenset(scaled)),
         token_ids=ids,
-        is_int8=bool(scaled),
+        is_int8=all(item.name in scaled for item in items if item.is_matrix),
     )
 
 

@@ -60,11 +60,12 @@ def _fitting(suited: Mapping[str, Any], asked: dict[str, Any]) -> dict[str, Any]
     fitting = dict(suited)
     if asked.get("tree"):
         fitting["num_speculative_tokens"] = max(len(path) for path in asked["tree"])
-    if asked.get("tree") or "dynamic_tree" in asked or asked.get("acceptance") == REJECTION:
+    grows = suited.get("dynamic_tree", False)
+    if "tree" in asked or asked.get("dynamic_tree", grows) != grows or asked.get("acceptance") == REJECTION:
         fitting = {key: value for key, value in fitting.items() if key not in _SHAPE}
     depth = asked.get("num_speculative_tokens", 0)
     if fitting.get("tree") and depth:
         fitting["tree"] = [path for path in fitting["tree"] if len(path) <= depth]
-    if fitting.get("dynamic_tree"):
+    if fitting.get("dynamic_tree") and "max_tree_nodes" in fitting:
         fitting["max_tree_nodes"] = max(fitting["max_tree_nodes"], depth)
     return fitting

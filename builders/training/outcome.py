@@ -23,6 +23,7 @@ from trtspec.types import Method
 _CHAINS = (1, 2, 3, 4, 6, 8)
 _TREES = (3, 8, 16, 32, MAX_TREE_NODES)
 _TREE_WIDTH = 4
+"""Nodes that a growing tree expands at each depth, where its size leaves that many."""
 _WORTH_A_STEP = 0.02
 """Tokens per pass that pay for one more step of a drafter."""
 

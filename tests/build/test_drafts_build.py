@@ -36,6 +36,7 @@ from tests.draft_files import (
 from tests.drafter_files import stored_as
 from tests.models import tiny_llama
 from trtspec import manifest
+from trtspec.executors.embedded import weights
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.manifest import DrafterRecord, Manifest
 from trtspec.types import Method
@@ -204,7 +205,10 @@ def test_rerun_watches_the_drafter_too(shared_folder: Path, tmp_path: Path, caps
     assert rebuilt(ALLOW)
 
 
-def test_a_drafter_of_integers_stays_one_whatever_the_engine_is(shared_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_drafter_of_integers_stays_one_whatever_the_engine_is(
+    shared_folder: Path, tmp_path: Path, dtype: str
+) -> None:
     write_medusa(tmp_path / "m")
     identity = target_sha256(open_checkpoint(shared_folder))
     native_drafter(tmp_path / "plain", tmp_path / "m", shared_folder, identity)
@@ -212,12 +216,15 @@ def test_a_drafter_of_integers_stays_one_whatever_the_engine_is(shared_folder: P
     small = stored_as(dict(load_file(tmp_path / "plain" / "drafter.safetensors")), "int8")
     save_file(small, tmp_path / "small" / "drafter.safetensors")
     engine = tmp_path / "engine"
-    assert build("medusa", shared_folder, engine, draft=tmp_path / "small").dtype == "float32"
+    assert build("medusa", shared_folder, engine, "--dtype", dtype, draft=tmp_path / "small").dtype == dtype
     found = packed(engine)
     assert found.keys() == small.keys()
     for name, tensor in small.items():
-        assert found[name].dtype is tensor.dtype and torch.allclose(found[name].float(), tensor.float(), rtol=1e-6)
-    assert load_file(engine / "weights.safetensors")["layers.0.qkv"].dtype is torch.float32
+        if tensor.dtype is torch.int8:
+            assert torch.equal(found[name], tensor)
+        elif name.endswith(weights.SCALES):
+            assert torch.allclose(found[name], tensor, rtol=1e-6)
+    assert load_file(engine / "weights.safetensors")["layers.0.qkv"].dtype is getattr(torch, dtype)
 
 
 def test_demo_model_takes_the_stored_drafter(
@@ -284,6 +291,16 @@ def test_a_drafters_growing_tree_has_room_for_the_depth_asked_for_and_gives_way_
     for asked, nodes in (({}, 4), ({"num_speculative_tokens": 6}, 6), ({"max_tree_nodes": 9}, 9)):
         config = resolve("eagle", {"method": "eagle", **asked}, suited)
         assert (config.dynamic_tree, config.draft_nodes, config.tree_width) == (True, nodes, 2)
-    chain = resolve("eagle", {"method": "eagle", "dynamic_tree": False}, suited)
-    fixed = resolve("eagle", {"method": "eagle", "tree": [[0], [1]]}, suited)
-    assert [(item.dynamic_tree, item.draft_nodes) for item in (chain, fixed)] == [(False, 3), (False, 2)]
+    for asked, nodes in (({"dynamic_tree": False}, 3), ({"tree": []}, 3), ({"tree": [[0], [1]]}, 2)):
+        config = resolve("eagle", {"method": "eagle", **asked}, suited)
+        assert (config.dynamic_tree, config.draft_nodes) == (False, nodes)
+
+
+def test_what_is_asked_for_and_agrees_with_the_drafters_settings_leaves_the_rest_of_them() -> None:
+    grown = {**DEPTH, "dynamic_tree": True, "max_tree_nodes": 3, "tree_width": 3}
+    same = resolve("eagle", {"method": "eagle", "dynamic_tree": True}, grown)
+    assert (same.draft_nodes, same.tree_width) == (3, 3)
+    fixed = resolve("eagle", {"method": "eagle", "dynamic_tree": False}, {**DEPTH, "tree": TREE})
+    assert [list(path) for path in fixed.tree] == TREE
+    bare = resolve("eagle", {"method": "eagle", "num_speculative_tokens": 5}, {**DEPTH, "dynamic_tree": True})
+    assert bare.dynamic_tree and bare.num_speculative_tokens == 5

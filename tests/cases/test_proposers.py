@@ -24,6 +24,7 @@ SHAPES = {
     "chain": {},
     "tree": {"tree": TREE},
     "dynamic": {"dynamic_tree": True, "max_tree_nodes": 6, "tree_width": 3},
+    "dynamic, one node after the other": {"dynamic_tree": True, "max_tree_nodes": 3, "tree_width": 3},
 }
 METHODS = ("draft_model", "medusa", "eagle", "mtp")
 SAMPLING = (
@@ -74,7 +75,12 @@ def plain(asked: list[Request], law: Law = LAW) -> dict[str, list[int]]:
 
 
 def cases() -> list[tuple[str, str]]:
-    return [(method, shape) for method in METHODS for shape in SHAPES if (method, shape) != ("medusa", "dynamic")]
+    return [
+        (method, shape)
+        for method in METHODS
+        for shape in SHAPES
+        if method != "medusa" or not shape.startswith("dynamic")
+    ]
 
 
 @pytest.mark.parametrize(("method", "shape"), cases())

@@ -19,16 +19,19 @@ from trtspec.decoding.plan import Runner, StepPlan, TargetOutput
 from trtspec.decoding.proposer import LAST_HIDDEN
 from trtspec.executors.embedded import decoder_config
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.kernels.products import MOST_ROWS
-from trtspec.executors.embedded.openvino.few_rows import kernels_read, widths
-from trtspec.executors.embedded.runners import RUNNERS, Shape
-from trtspec.executors.embedded.weights import load_weights
+from trtspec.executors.embedded.kernels.products import MOST_ROWS, fits
+from trtspec.executors.embedded.openvino.few_rows import widths
+from trtspec.executors.embedded.openvino.runner import OpenVinoRunner
+from trtspec.executors.embedded.runners import RUNNERS, OpenVino, Shape
+from trtspec.executors.embedded.weights import DecoderWeights, Weight, load_weights
 from trtspec.types import Limits, Request
 
 BLOCK_TOKENS = 32
 TOKENS = 24
 TOLERANCE = 2e-3
 """Of logits about 10, in float32: another order of summation moves them by some 1e-5."""
+NEAR = 1.0
+"""Of the same in bfloat16."""
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {
         "kv_heads": 1,
@@ -45,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen2ForCausalLM": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
     "Qwen3ForCausalLM": {"head_dim": 24, "rope_theta": 1e6, "tie": False},
 }
+Answers = dict[tuple[int, ...], Sequence[int]]
 FORMS = {
     "float32": ("--dtype", "float32"),
     "bfloat16": ("--dtype", "bfloat16"),
@@ -62,9 +66,10 @@ CASES = [
 class Twins:
     """Runs every pass on two runners and compares what they say; the first one's word counts."""
 
-    def __init__(self, reference: Runner, compiled: Runner) -> None:
+    def __init__(self, reference: Runner, compiled: Runner, tolerance: float = TOLERANCE) -> None:
         self.reference = reference
         self.compiled = compiled
+        self.tolerance = tolerance
         self.compared = 0
         self.copies = 0
         self.trees = 0
@@ -74,8 +79,8 @@ class Twins:
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         expected, found = self.reference.forward(plan, draft), self.compiled.forward(plan, draft)
         assert expected.features is not None and found.features is not None
-        torch.testing.assert_close(found.logits, expected.logits, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(found.features, expected.features, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.logits, expected.logits, atol=self.tolerance, rtol=0)
+        torch.testing.assert_close(found.features, expected.features, atol=self.tolerance, rtol=0)
         self.compared += len(expected.logits)
         rows = sum(row.fed for row in plan.rows) + int(draft.counts.sum())
         self.few += rows <= MOST_ROWS
@@ -96,11 +101,18 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
     folder = tiny_model(root / "model", architecture, seed=6, **spread, **MODELS[architecture])
     engine = root / "engine"
     assert main(["--method", "none", "--target", str(folder), "--output", str(engine), *FORMS[form]]) == 0
+    shape, weights = opened(engine, torch.float32)
+    made = [RUNNERS[name].create(shape, weights).runner for name in ("eager", "openvino")]
+    return Twins(*made), shape.vocabulary_size
+
+
+def opened(engine: Path, dtype: torch.dtype) -> tuple[Shape, DecoderWeights[Weight]]:
+    """What runners are created from."""
     config = DecoderConfig.from_json(engine / decoder_config.NAME)
-    assert kernels_read(*widths(config))
+    assert fits(*widths(config))
     shape = Shape(
         config=config,
-        dtype=torch.float32,
+        dtype=dtype,
         device=torch.device("cpu"),
         positions=256,
         vocabulary_size=260,  # fewer than the embedding has rows
@@ -109,9 +121,7 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
         threads=1,
         features=(1, 2, LAST_HIDDEN),
     )
-    weights = load_weights(engine, config)
-    made = [RUNNERS[name].create(shape, weights).runner for name in ("eager", "openvino")]
-    return Twins(*made), shape.vocabulary_size
+    return shape, load_weights(engine, config)
 
 
 def forked(texts: dict[tuple[int, ...], Sequence[int]]) -> ScriptedProposer:
@@ -135,11 +145,28 @@ def forked(texts: dict[tuple[int, ...], Sequence[int]]) -> ScriptedProposer:
 @pytest.mark.parametrize(("architecture", "form"), CASES)
 def test_every_pass_agrees_with_the_reference(tmp_path: Path, architecture: str, form: str) -> None:
     runner, vocabulary = twins(tmp_path, architecture, form)
+    plain, drafted = compare(runner, vocabulary)
+    assert drafted == plain
+
+
+def test_kernels_and_graphs_of_a_bfloat16_engine_read_the_same_cache(tmp_path: Path) -> None:
+    """In bfloat16 where the CPU multiplies it, so that they are as near as its rounding lets them."""
+    folder, engine = tiny_model(tmp_path / "model", "Qwen2ForCausalLM", seed=6, spread=0.5), tmp_path / "engine"
+    assert main(["--method", "none", "--target", str(folder), "--output", str(engine), *FORMS["bfloat16"]]) == 0
+    shape, weights = opened(engine, torch.bfloat16)
+    graphs, both = (OpenVino().create(shape, weights).runner for _ in range(2))
+    assert isinstance(graphs, OpenVinoRunner)
+    graphs._layers._few = None
+    compare(Twins(graphs, both, NEAR), shape.vocabulary_size)
+
+
+def compare(runner: Twins, vocabulary: int) -> tuple[Answers, Answers]:
+    """Prompts of many lengths, in chunks and batches: what comes of them plainly, and with drafts that are accepted."""
     values = torch.Generator().manual_seed(3)
     prompts = [tuple(torch.randint(3, 260, (length,), generator=values).tolist()) for length in (1, 31, 32, 33, 100)]
     requests = [Request(str(i), prompt, TOKENS) for i, prompt in enumerate(prompts)]
 
-    def run(proposer: ScriptedProposer, depth: int) -> dict[tuple[int, ...], Sequence[int]]:
+    def run(proposer: ScriptedProposer, depth: int) -> Answers:
         limits = Limits(256, 4, 8, 8, 48, 64 * BLOCK_TOKENS, vocabulary)
         engine = Engine(runner, proposer, KVCache(64, BLOCK_TOKENS), limits)
         asked = [Request(r.request_id, r.prompt, TOKENS, max_draft_tokens=depth) for r in requests]
@@ -148,6 +175,7 @@ def test_every_pass_agrees_with_the_reference(tmp_path: Path, architecture: str,
 
     plain = run(ScriptedProposer(lambda tokens, limit: ([], [])), 0)
     assert runner.copies == runner.trees == 0
-    assert run(forked(plain), 8) == plain
+    drafted = run(forked(plain), 8)
     assert runner.few > 20 and runner.many > 10
     assert runner.compared > 2 * 5 * TOKENS and runner.copies > 20 and runner.trees > 20
+    return plain, drafted

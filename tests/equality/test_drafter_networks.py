@@ -20,7 +20,8 @@ from trtspec.executors.embedded import drafter_config, drafter_weights
 from trtspec.executors.embedded.device import dense_bytes
 from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS, DrafterConfig
 from trtspec.executors.embedded.drafter_weights import NetworkWeights, converted_network, load_drafter
-from trtspec.executors.embedded.openvino.few_rows import kernels_read, network_widths
+from trtspec.executors.embedded.kernels.products import fits
+from trtspec.executors.embedded.openvino.few_rows import network_widths
 from trtspec.executors.embedded.runners import RUNNERS, Shape, StoredDrafter
 from trtspec.executors.embedded.weights import Int8Weight, load_weights, widening
 
@@ -317,9 +318,9 @@ def test_kernels_are_asked_about_what_is_fused_too(tmp_path: Path) -> None:
     weights = load_drafter(tmp_path, config, load_weights(tmp_path, TARGET))
     assert isinstance(weights, NetworkWeights) and isinstance(weights.fusion, Tensor)
     decoder = config.caches[0]
-    assert kernels_read(*network_widths(decoder, weights))
+    assert fits(*network_widths(decoder, weights))
     odd = replace(weights, fusion=weights.fusion[:, :-4])
-    assert not kernels_read(*network_widths(decoder, odd))
+    assert not fits(*network_widths(decoder, odd))
 
 
 def test_a_drafter_goes_no_further_than_its_own_context(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def path_of(growth: Growth, row: int, node: int) -> Path:
     return (*above, int(growth.tokens[row, node]))
 
 
+def told(row: int, ranks: Path, children: int) -> Path:
+    """The tokens of a path of ranks."""
+    path: Path = ()
+    for rank in ranks:
+        path = (*path, guess(row, path, children, 1.0)[0][rank])
+    return path
+
+
 def best(shape: DynamicShape, width: int, row: int, depth: int, nodes: int, spread: float, least: float) -> set[Path]:
     """The best paths of all that are known when each depth expands its `width` best, whatever becomes of them."""
     known: dict[Path, float] = {}
@@ -91,13 +99,15 @@ def test_a_growing_tree_submits_the_best_of_all_that_it_could_know(
 ) -> None:
     shape = DynamicShape(depth, width, nodes)
     deep = min(depth, nodes)
-    limits = [(min(most, depth), room) for most, room in limits if room >= deep] or [(depth, nodes)]
+    limits = [(min(most, depth), room) for most, room in limits]
     rows, _ = grown(shape, limits, spread, least)
     expanded = min(width, nodes // deep)
     for row, (most, room) in enumerate(limits):
         if room >= nodes:
             assert rows[row] == best(shape, expanded, row, min(most, deep), room, spread, least)
-        assert len(rows[row]) <= min(room, nodes)
+        assert len(rows[row]) <= min(room, nodes) and max(map(len, rows[row]), default=0) <= most
+        alone = [(0, 0)] * row + [(most, room)] + [(0, 0)] * (len(limits) - row - 1)
+        assert grown(shape, alone, spread, least)[0][row] == rows[row]
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -106,8 +116,7 @@ def test_a_static_tree_submits_its_first_nodes_within_each_rows_limits(tree: tup
     rows, _ = grown(StaticShape(tree), limits, 1.0, 0.0)
     for row, (depth, nodes) in enumerate(limits):
         within = [path for path in tree if len(path) <= depth]
-        assert len(rows[row]) == min(len(within), nodes)
-        assert {len(path) for path in rows[row]} == {len(path) for path in within[:nodes]}
+        assert rows[row] == {told(row, path, StaticShape(tree).children) for path in within[:nodes]}
 
 
 def test_a_drafter_is_not_asked_about_what_could_not_be_submitted() -> None:

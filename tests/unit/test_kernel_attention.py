@@ -88,11 +88,28 @@ def test_attention_is_the_softmax_over_what_each_token_sees(width: int, half: bo
     np.testing.assert_allclose(found, batch.expected(), atol=1e-5, rtol=1e-4)
 
 
-def test_a_node_of_a_tree_is_computed_as_the_same_text_alone_bit_by_bit() -> None:
-    tree = Batch([45], [4], [TREE], 64)
+LARGE = np.tril(np.ones((9, 9), np.uint8))
+LARGE[3:, 2] = LARGE[6:, 4] = LARGE[8, 5:8] = 0  # 0, 1, then 2 or 3, and so on
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [24, 64, 72])
+@pytest.mark.parametrize(
+    ("mask", "paths"),
+    [
+        (TREE, ([0], [0, 1], [0, 2], [0, 1, 3])),
+        (LARGE, ([0, 1, 2], [0, 1, 3], [0, 1, 3, 4, 5], [0, 1, 3, 5, 6, 7], [0, 1, 3, 8])),
+    ],
+    ids=["4", "9"],
+)
+def test_a_node_of_a_tree_is_computed_as_the_same_text_alone_bit_by_bit(
+    mask: NDArray[np.uint8], paths: list[list[int]], width: int, half: bool
+) -> None:
+    tree = Batch([45], [len(mask)], [mask], width, half)
     found = tree.run()
-    for path in ([0], [0, 1], [0, 2], [0, 1, 3]):
-        alone = Batch([45 + len(path) - 1], [1], [None], 64)
+    for path in paths:
+        assert np.flatnonzero(mask[path[-1]]).tolist() == path
+        alone = Batch([45 + len(path) - 1], [1], [None], width, half)
         alone.tables, alone.stacked = tree.tables, tree.stacked[path[-1:]]
         alone.pool = tree.pool.copy()
         for place, node in enumerate(path[:-1]):

@@ -120,6 +120,8 @@ def test_depth_and_tree_change_within_what_was_built() -> None:
     assert (grown.tree, grown.dynamic_tree, grown.draft_nodes) == ((), True, 4)
     fixed = narrowed(DYNAMIC, {"method": "eagle", "tree": [[0], [1]]})
     assert (fixed.tree, fixed.dynamic_tree) == (((0,), (1,)), False)
+    chain = narrowed(DYNAMIC, {"method": "eagle", "tree": []})
+    assert (chain.tree, chain.dynamic_tree, chain.draft_nodes) == ((), False, 4)
     assert narrowed(DYNAMIC, {"method": "eagle", "tree_width": 2}).max_tree_nodes == 12
 
 

@@ -59,7 +59,7 @@ def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count
         noisy = _noisy(logprobs[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
         logprobs[sampled], order = noisy.sort(dim=1, descending=True, stable=True)
         tokens[sampled] = tokens[sampled].gather(1, order)
-    logprobs = logprobs.masked_fill_(~logprobs.isfinite(), -math.inf)
+    logprobs.masked_fill_(~logprobs.isfinite(), -math.inf)
     missing = count - width
     if missing > 0:
         return Candidates(pad(tokens, (0, missing)), pad(logprobs, (0, missing), value=-math.inf))

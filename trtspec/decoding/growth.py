@@ -75,7 +75,7 @@ class Growth:
         """Some rows' expanded nodes as a draft, for a drafter that reads them again."""
         nodes, every = self.expanded[rows], rows[:, np.newaxis]
         parents = self.parents[every, nodes]
-        above = (nodes[:, np.newaxis] == parents[:, :, np.newaxis]).argmax(axis=2) if nodes.size else parents
+        above = (nodes[:, np.newaxis] == parents[:, :, np.newaxis]).argmax(axis=2)
         counts = np.full(len(rows), nodes.shape[1])
         return _draft(self.tokens[every, nodes], np.where(parents == ROOT, ROOT, above), counts)
 
@@ -92,12 +92,12 @@ class Growth:
         laws = torch.stack(self._laws, 1)[:, : order.shape[1]]
         return _draft(tokens, moved, counts, laws, torch.tensor(self._greedy))
 
-    def _kept(self, room: int = 0) -> Bools:
-        """[B, n]: the nodes that would be submitted if there were no more, and so many others first."""
+    def _kept(self, others: int = 0) -> Bools:
+        """[B, n]: the nodes that would be submitted if the growth ended here and so many others came before them."""
         able = (self._logprobs >= self._least) & np.isfinite(self._logprobs)
         scores = np.where(able, self._scores, _NEVER)
         rank = (-scores).argsort(axis=1, kind="stable").argsort(axis=1)
-        kept: Bools = able & (rank + room < np.minimum(self._max_nodes, self._shape.nodes)[:, np.newaxis])
+        kept: Bools = able & (rank + others < np.minimum(self._max_nodes, self._shape.nodes)[:, np.newaxis])
         return kept
 
     def _expand(self, nodes: Ints) -> int:
@@ -108,7 +108,7 @@ class Growth:
             return 0
         fits = (self._depth < self._max_depth) & (self.expanded.shape[1] <= self._max_nodes)
         # What is below a node comes after it. So it needs one place more than the node among the best known now.
-        self.going = self.going & fits & self._kept(room=1)[self._every, nodes].any(axis=1)
+        self.going = self.going & fits & self._kept(others=1)[self._every, nodes].any(axis=1)
         return nodes.shape[1] if self.going.any() else 0
 
 

@@ -90,8 +90,8 @@ class DynamicShape:
 
 
 def _widths(depth: int, width: int, nodes: int) -> list[int]:
-    """How many nodes are expanded at each depth, none at the last: an equal share of those that are submitted, among
-    which all of them lie. More would be asked of the drafter at the cost of depth, and few of their children chosen."""
+    """How many nodes are expanded at each depth, none at the last: an equal share of those that can be submitted.
+    More would be asked of the drafter at the cost of depth, and few of their children chosen."""
     deep = min(depth, nodes)
     return [min(width, nodes // deep)] * (deep - 1) + [0]
 

@@ -18,6 +18,8 @@ from trtspec.executors.embedded.layout import PassLayout
 
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _PLAIN = [SDPBackend.MATH]
+_LINE = 64
+"""Bytes in a line of a CPU's cache."""
 
 
 def slot_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
@@ -32,8 +34,8 @@ class CachePool:
         self.scratch = slots
         """Where padding goes; no sequence's."""
         shape = (config.num_layers, slots + 1, config.num_kv_heads, config.head_dim)
-        self.keys = _zeros(shape, dtype, device)  # zeros, not empty: a masked NaN would still spread
-        self.values = _zeros(shape, dtype, device)
+        self.keys = zeros(shape, dtype, device)  # zeros, not empty: a masked NaN would still spread
+        self.values = zeros(shape, dtype, device)
 
     def move(self, copies: Sequence[SlotCopy]) -> None:
         """Apply copies as if at once: all sources are read before any destination is written."""
@@ -44,11 +46,14 @@ class CachePool:
             self.values[:, destinations] = self.values[:, sources]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on a CPU, memory that nobody has touched costs nothing, unlike PyTorch's own."""
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU, memory that nobody has touched costs nothing, unlike PyTorch's own, and begins with a line."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + _LINE, np.uint8)
+    skipped = -raw.ctypes.data % _LINE
+    return torch.from_numpy(raw[skipped : skipped + size]).view(dtype).view(shape)
 
 
 class PagedAttention:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from trtspec.executors.embedded.kernels.bits import kept
+from trtspec.executors.embedded.kernels.bits import rounded_like
 from trtspec.executors.embedded.kernels.blends import blend
 from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
 from trtspec.executors.embedded.kernels.dots import tile
@@ -21,11 +21,12 @@ from trtspec.executors.embedded.kernels.vectors import LANES, STEP
 Ints = NDArray[np.int32]
 Cached = NDArray[np.float32] | NDArray[np.uint16]
 """Keys or values, as float32 or as the bits of bfloat16."""
-_one, _four, _eight, _four_keys = tile(1, 1), tile(1, 4), tile(2, 4), tile(4, 1)
+_dots_1x1, _dots_4x1, _dots_1x4, _dots_2x4 = tile(1, 1), tile(4, 1), tile(1, 4), tile(2, 4)
+"""By keys and queries."""
 _WIDE, _FOUR_WIDE = 64, 64 if LANES > STEP else 16
 """Columns whose sums are held in registers, for one query and for four."""
 _blend_wide, _blend_narrow = blend(1, _WIDE), blend(1, STEP)
-_blend_four_wide, _blend_four_narrow = blend(4, _FOUR_WIDE), blend(4, STEP)
+_blend_wide_4, _blend_narrow_4 = blend(4, _FOUR_WIDE), blend(4, STEP)
 
 
 class Heads(NamedTuple):
@@ -136,7 +137,7 @@ def _store(stacked: Floats, heads: Heads, rotation: Rotation, pages: Pages, quer
 @inlined
 def _keep(x: Floats, place: Cached) -> None:
     for d in range(x.shape[0]):
-        place[d] = kept(x[d], place)  # type: ignore[call-arg]
+        place[d] = rounded_like(x[d], place)  # type: ignore[call-arg]
 
 
 @serial
@@ -202,7 +203,7 @@ def _attended(
         for new in range(queries.shape[0]):
             if _sees(seen, query, new, queries.shape[0]):
                 position = past + new
-                _one(keys[table[position // size], kv_head], position % size, queries, query, scores, length)
+                _dots_1x1(keys[table[position // size], kv_head], position % size, queries, query, scores, length)
                 length += 1
         _soften(scores[query, :length], scale)
     for index in range(-(-past // size)):
@@ -228,15 +229,15 @@ def _score(keys: Cached, count: int, queries: Floats, scores: Floats, begin: int
     row = 0
     while row + 4 <= queries.shape[0]:
         for place in range(0, count - count % 2, 2):
-            _eight(keys, place, queries, row, scores, begin + place)
+            _dots_2x4(keys, place, queries, row, scores, begin + place)
         for place in range(count - count % 2, count):
-            _four(keys, place, queries, row, scores, begin + place)
+            _dots_1x4(keys, place, queries, row, scores, begin + place)
         row += 4
     while row < queries.shape[0]:
         for place in range(0, count - count % 4, 4):
-            _four_keys(keys, place, queries, row, scores, begin + place)
+            _dots_4x1(keys, place, queries, row, scores, begin + place)
         for place in range(count - count % 4, count):
-            _one(keys, place, queries, row, scores, begin + place)
+            _dots_1x1(keys, place, queries, row, scores, begin + place)
         row += 1
 
 
@@ -247,9 +248,9 @@ def _blend(values: Cached, count: int, shares: Floats, begin: int, sums: Floats)
     wide = width - width % _FOUR_WIDE
     while row + 4 <= sums.shape[0]:
         for d in range(0, wide, _FOUR_WIDE):
-            _blend_four_wide(values, 0, count, shares, row, begin, sums, d)
+            _blend_wide_4(values, 0, count, shares, row, begin, sums, d)
         for d in range(wide, width, STEP):
-            _blend_four_narrow(values, 0, count, shares, row, begin, sums, d)
+            _blend_narrow_4(values, 0, count, shares, row, begin, sums, d)
         row += 4
     while row < sums.shape[0]:
         _blend_one(values, 0, count, shares, row, begin, sums)

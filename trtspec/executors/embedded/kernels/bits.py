@@ -23,7 +23,7 @@ def of_bits(context: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def kept(context: Any, x: Any, place: Any) -> Any:
+def rounded_like(context: Any, x: Any, place: Any) -> Any:
     """A float32 as an array like `place` holds it: itself, or for uint16 the bits of the nearest bfloat16.
 
     Ties go to even bits, and what is not a number stays none.

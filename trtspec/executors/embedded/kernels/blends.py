@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from trtspec.executors.embedded.kernels.vectors import INDEX, LANES, STEP, VectorCode
 
 
-def blend(rows: int, columns: int) -> Callable[..., None]:
+def blend(rows: int, columns: int, lanes: int = LANES) -> Callable[..., None]:
     """A function of values [P, D], p, a count, shares [R, C], r, c, sums [R, D] and d.
 
     It adds shares[r, c : c + count] times values[p : p + count] to sums[r], for so many r and in so many columns from d
@@ -22,7 +22,7 @@ def blend(rows: int, columns: int) -> Callable[..., None]:
     @intrinsic
     def function(context: Any, values: Any, p: Any, count: Any, shares: Any, r: Any, c: Any, sums: Any, d: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-            code = VectorCode(context, builder, LANES if columns % LANES == 0 else STEP)
+            code = VectorCode(context, builder, lanes if columns % lanes == 0 else STEP)
             arrays = [code.array(kind, arguments[i]) for kind, i in ((values, 0), (shares, 3), (sums, 6))]
             _write(code, values.dtype, arrays, [arguments[i] for i in (1, 2, 4, 5, 7)], rows, columns)
             return context.get_dummy_value()

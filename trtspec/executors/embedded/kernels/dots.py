@@ -16,18 +16,18 @@ from numba.extending import intrinsic
 from trtspec.executors.embedded.kernels.vectors import FLOAT, INDEX, LANES, STEP, VectorCode
 
 
-def tile(outputs: int, rows: int, ahead: int = 0) -> Callable[..., None]:
+def tile(outputs: int, rows: int, ahead: int = 0, lanes: int = LANES) -> Callable[..., None]:
     """A function of weights [O, K], o, activations [R, K], r, results [R, C] and c.
 
     It writes results[r : r + rows, c : c + outputs], from weights[o : o + outputs], and fetches weights so many rows
     ahead. The arrays are C-contiguous; weights are float32, int8, or uint16 for the bits of bfloat16. Each sum is taken
-    in the same order, whatever the size of the tile.
+    in the same order, whatever the size of the tile; vectors of so many lanes are the order.
     """
 
     @intrinsic
     def function(context: Any, weights: Any, o: Any, x: Any, r: Any, y: Any, c: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-            codes = [VectorCode(context, builder, lanes) for lanes in sorted({LANES, STEP}, reverse=True)]
+            codes = [VectorCode(context, builder, width) for width in sorted({lanes, STEP}, reverse=True)]
             arrays = [codes[0].array(kind, value) for kind, value in zip((weights, x, y), arguments[::2], strict=True)]
             _Tile(codes, weights.dtype, arrays, range(outputs), range(rows), ahead).write(*arguments[1::2])
             return context.get_dummy_value()

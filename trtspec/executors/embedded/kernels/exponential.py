@@ -1,4 +1,4 @@
-"""The exponential function in float32, in instructions that a compiler can run for eight numbers at once."""
+"""The exponential function in float32, in instructions that a compiler can run for many numbers at once."""
 
 from __future__ import annotations
 

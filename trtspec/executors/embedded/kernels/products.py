@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
+from numba import config, prange
 from numpy.typing import NDArray
 
 from trtspec.executors.embedded.kernels.compiling import inlined, parallel, serial
@@ -22,17 +22,21 @@ from trtspec.executors.embedded.weights import Int8Weight, Weight, first_rows
 
 Floats = NDArray[np.float32]
 MOST_ROWS = 12
-"""Beyond, compiled graphs are as fast."""
+"""Beyond, compiled graphs are as fast or faster, with bfloat16 instructions and without."""
 NONE = np.zeros(0, np.float32)
 _LINE = 16
 """Floats in a line of the cache."""
 _GROUP, _CHUNK = 4, 32
+"""Rows that go together, and most columns that a thread takes at once."""
+_SHARES: int = 4 * config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+"""Into which columns are divided where there are enough: threads take turns when one of them is held up."""
 _MOST = 8 if LANES > STEP else _GROUP
 """Rows that go together where there are so many."""
 _AHEAD = 4
 """Weight rows that are fetched before their use."""
-_one, _four = tile(1, 1, _AHEAD), tile(1, _GROUP, _AHEAD)
-_ones, _fours, _mosts = tile(2, 1, _AHEAD), tile(2, _GROUP, _AHEAD), tile(2, _MOST, 2 * _AHEAD)
+_tile_1x1, _tile_1x4 = tile(1, 1, _AHEAD), tile(1, _GROUP, _AHEAD)
+_tile_2x1, _tile_2x4, _tile_2xmost = tile(2, 1, _AHEAD), tile(2, _GROUP, _AHEAD), tile(2, _MOST, 2 * _AHEAD)
+"""By columns and rows of the result."""
 
 
 def padded(rows: int) -> int:
@@ -68,9 +72,9 @@ class Matrix:
         return self.stored[indices].float()
 
 
-def fits(width: int) -> bool:
-    """Kernels read inputs of this width."""
-    return width % STEP == 0
+def fits(*widths: int) -> bool:
+    """Kernels read inputs of these widths."""
+    return all(width % STEP == 0 for width in widths)
 
 
 def product(x: Floats, matrix: Matrix, bias: Floats = NONE) -> Floats:
@@ -88,7 +92,7 @@ def floats_of(tensor: torch.Tensor | None) -> Floats:
 
 @inlined
 def room(rows: int, width: int) -> Floats:
-    """[rows, width] of anything, lying so that no vector of it crosses from one cache line into the next."""
+    """[rows, width] of anything, beginning with a cache line, so that few vectors of it lie across two of them."""
     whole = np.empty(rows * width + _LINE, np.float32)
     skipped = -(whole.ctypes.data // whole.itemsize) % _LINE
     return whole[skipped : skipped + rows * width].reshape(rows, width)
@@ -116,24 +120,32 @@ def _columns(weights: Any, begin: int, end: int, x: Floats, y: Floats) -> None:
     if count > _GROUP:
         while o + 2 <= end:
             for row in range(0, most, _MOST):
-                _mosts(weights, o, x, row, y, o)
+                _tile_2xmost(weights, o, x, row, y, o)
             for row in range(most, fours, _GROUP):
-                _fours(weights, o, x, row, y, o)
+                _tile_2x4(weights, o, x, row, y, o)
             if fours < count:
-                _ones(weights, o, x, fours, y, o)
+                _tile_2x1(weights, o, x, fours, y, o)
             o += 2
     for column in range(o, end):
         for row in range(0, fours, _GROUP):
-            _four(weights, column, x, row, y, column)
+            _tile_1x4(weights, column, x, row, y, column)
         if fours < count:
-            _one(weights, column, x, fours, y, column)
+            _tile_1x1(weights, column, x, fours, y, column)
+
+
+@inlined
+def _share(columns: int) -> int:
+    """How many columns a thread takes at once: an even number, for pairs."""
+    each = columns // _SHARES
+    return max(2, min(_CHUNK, each + each % 2))
 
 
 @parallel
 def product_into(x: Floats, weights: Any, scales: Floats, bias: Floats, y: Floats) -> None:
     """[padded, in] -> y [padded, out]; empty scales and bias are none."""
-    for chunk in prange(-(-y.shape[1] // _CHUNK)):
-        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, y.shape[1])
+    share = _share(y.shape[1])
+    for part in prange(-(-y.shape[1] // share)):
+        begin, end = part * share, min((part + 1) * share, y.shape[1])
         _columns(weights, begin, end, x, y)
         for row in range(x.shape[0]):
             for o in range(begin, end):
@@ -144,8 +156,9 @@ def product_into(x: Floats, weights: Any, scales: Floats, bias: Floats, y: Float
 @parallel
 def added_into(residual: Floats, x: Floats, weights: Any, scales: Floats, y: Floats) -> None:
     """The residual and the product: [padded, out], [padded, in] -> y [padded, out]."""
-    for chunk in prange(-(-y.shape[1] // _CHUNK)):
-        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, y.shape[1])
+    share = _share(y.shape[1])
+    for part in prange(-(-y.shape[1] // share)):
+        begin, end = part * share, min((part + 1) * share, y.shape[1])
         _columns(weights, begin, end, x, y)
         for row in range(x.shape[0]):
             for o in range(begin, end):
@@ -156,8 +169,9 @@ def added_into(residual: Floats, x: Floats, weights: Any, scales: Floats, y: Flo
 def gated_into(x: Floats, weights: Any, scales: Floats, both: Floats, y: Floats) -> None:
     """SwiGLU over stacked halves, [padded, in] -> y [padded, out / 2] (Shazeer 2020); `both` [padded, out] is room."""
     half = y.shape[1]
-    for chunk in prange(-(-half // _CHUNK)):
-        begin, end = chunk * _CHUNK, min((chunk + 1) * _CHUNK, half)
+    share = _share(half)
+    for part in prange(-(-half // share)):
+        begin, end = part * share, min((part + 1) * share, half)
         _columns(weights, begin, end, x, both)
         _columns(weights, half + begin, half + end, x, both)
         for row in range(x.shape[0]):

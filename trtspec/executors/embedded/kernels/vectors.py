@@ -31,10 +31,10 @@ class VectorCode:
         """A C-contiguous array among the arguments."""
         return self._context.make_array(kind)(self._context, self.builder, value)
 
-    def row(self, array: Any, index: Any, ahead: int = 0) -> Any:
+    def row(self, array: Any, index: Any, offset: int = 0) -> Any:
         """Where a row of a matrix begins, or one that comes so many rows later."""
         width = self.builder.extract_value(array.shape, 1)
-        place = self.builder.add(index, INDEX(ahead)) if ahead else index
+        place = self.builder.add(index, INDEX(offset)) if offset else index
         return self.builder.gep(array.data, [self.builder.mul(place, width)])
 
     def at(self, place: Any, index: Any) -> Any:

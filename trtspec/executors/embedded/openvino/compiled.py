@@ -15,6 +15,7 @@ from torch import Tensor
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.decoding.plan import Pass
+from trtspec.executors.embedded.cache import zeros
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.kernels.attention import Cached
 from trtspec.executors.embedded.kernels.products import MOST_ROWS
@@ -83,7 +84,7 @@ class CompiledLayers:
         self._compiled = Compiled(model, settings)
         shape = (config.num_layers, 2, settings.blocks, config.num_kv_heads, BLOCK_TOKENS, config.head_dim)
         kept = torch.uint16 if settings.precision == ov.Type.bf16 else torch.float32
-        self._pool: Cached = torch.zeros(shape, dtype=kept).numpy()  # unlike NumPy's, it begins where a vector may
+        self._pool: Cached = zeros(shape, kept, torch.device("cpu")).numpy()
         for layer in range(config.num_layers):
             for name, cache in zip((key_cache(layer), value_cache(layer)), self._pool[layer], strict=True):
                 self._compiled.set(name, ov.Tensor(cache, ov.Shape(list(cache.shape)), settings.precision))
@@ -105,7 +106,7 @@ class CompiledLayers:
 
 
 def computes_in(dtype: torch.dtype) -> torch.dtype:
-    """The type of activations, keys and values for weights of a type."""
+    """What keys and values are kept in, and what graphs compute in, for weights of a type."""
     if dtype is torch.bfloat16 and "BF16" in ov.Core().get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES"):
         return torch.bfloat16
     return torch.float32

@@ -11,7 +11,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter, DraftOutput, DraftPlan
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.executors.embedded.drafter_weights import DrafterWeights, HeadsWeights, NetworkWeights
-from trtspec.executors.embedded.kernels.products import MOST_ROWS
+from trtspec.executors.embedded.kernels.products import MOST_ROWS, fits
 from trtspec.executors.embedded.openvino.compiled import Compiled, CompiledLayers, Settings
 from trtspec.executors.embedded.openvino.drafter_graph import (
     LOGITS,
@@ -21,7 +21,7 @@ from trtspec.executors.embedded.openvino.drafter_graph import (
     heads_graph,
     network_graph,
 )
-from trtspec.executors.embedded.openvino.few_rows import FewDrafterRows, FewHeadsRows, kernels_read, network_widths
+from trtspec.executors.embedded.openvino.few_rows import FewDrafterRows, FewHeadsRows, network_widths
 from trtspec.executors.embedded.weights import Weight
 
 
@@ -47,7 +47,7 @@ class OpenVinoNetwork:
         self.positions = positions
         self._weights = weights  # compiled products pack their matrices when first used
         model = network_graph(config, weights, module, positions)
-        known = kernels_read(*network_widths(config.caches[module], weights))
+        known = fits(*network_widths(config.caches[module], weights))
         self._few = FewDrafterRows(config, weights, module, positions, settings.threads) if known else None
         self._layers = CompiledLayers(model, config.caches[module], settings, self._few)
         self._fusion = None if weights.fusion is None else Compiled(fusion_graph(weights.fusion), settings)
@@ -72,7 +72,7 @@ class OpenVinoHeads:
         self._weights = weights  # compiled products pack their matrices when first used
         self._compiled = Compiled(heads_graph(config, weights), settings)
         self._heads = len(weights.blocks)
-        known = kernels_read(len(weights.blocks[0][0].bias))
+        known = fits(len(weights.blocks[0][0].bias))
         self._few = FewHeadsRows(config, weights, settings.threads) if known else None
 
     def forward(self, features: Tensor) -> Tensor:

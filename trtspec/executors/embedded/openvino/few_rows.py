@@ -30,7 +30,7 @@ from trtspec.executors.embedded.drafter_weights import (
 )
 from trtspec.executors.embedded.kernels.attention import Cached, PagedTokens
 from trtspec.executors.embedded.kernels.layers import KernelLayers, KernelProducts
-from trtspec.executors.embedded.kernels.products import Matrix, fits
+from trtspec.executors.embedded.kernels.products import Matrix
 from trtspec.executors.embedded.model import Decoder
 from trtspec.executors.embedded.openvino import graph
 from trtspec.executors.embedded.openvino.drafter_graph import STATES
@@ -54,11 +54,6 @@ def widths(config: DecoderConfig) -> tuple[int, ...]:
 def network_widths(config: DecoderConfig, weights: NetworkWeights[Weight]) -> tuple[int, ...]:
     """Of all that a drafter's matrices read: what is fused may be of another size than its own states."""
     return *widths(config), *(() if weights.fusion is None else (weights.fusion.shape[1],))
-
-
-def kernels_read(*sizes: int) -> bool:
-    """Kernels do what the compiled graphs do for inputs of these widths."""
-    return all(map(fits, sizes))
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import torch
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import Pass, TargetOutput
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.executors.embedded.kernels.products import fits
 from trtspec.executors.embedded.openvino.compiled import CompiledLayers, Settings
 from trtspec.executors.embedded.openvino.decoder_graph import FEATURES, LOGITS, decoder_graph
-from trtspec.executors.embedded.openvino.few_rows import FewTargetRows, kernels_read, widths
+from trtspec.executors.embedded.openvino.few_rows import FewTargetRows, widths
 from trtspec.executors.embedded.weights import DecoderWeights, Weight
 
 
@@ -35,7 +36,7 @@ class OpenVinoRunner:
         model = decoder_graph(config, weights, positions, vocabulary_size, features)
         few = (
             FewTargetRows(config, weights, positions, vocabulary_size, features, threads)
-            if kernels_read(*widths(config))
+            if fits(*widths(config))
             else None
         )
         self._layers = CompiledLayers(model, config, Settings(dtype, blocks, threads), few)
