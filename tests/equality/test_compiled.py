@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from builders.build import main
 from tests.models import tiny_model
@@ -30,8 +31,8 @@ BLOCK_TOKENS = 32
 TOKENS = 24
 TOLERANCE = 2e-3
 """Of logits about 10, in float32: another order of summation moves them by some 1e-5."""
-NEAR = 1.0
-"""Of the same in bfloat16."""
+HALF = 0.1
+"""Share of what is computed in bfloat16 that rounding may be."""
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {
         "kv_heads": 1,
@@ -63,13 +64,24 @@ CASES = [
 """How weights are stored does not depend on the architecture; tied and untied heads differ."""
 
 
+Near = Callable[[Tensor, Tensor], None]
+
+
+def equal(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def alike(found: Tensor, expected: Tensor) -> None:
+    assert (found - expected).norm() <= HALF * expected.norm()
+
+
 class Twins:
     """Runs every pass on two runners and compares what they say; the first one's word counts."""
 
-    def __init__(self, reference: Runner, compiled: Runner, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, reference: Runner, compiled: Runner, near: Near) -> None:
         self.reference = reference
         self.compiled = compiled
-        self.tolerance = tolerance
+        self.near = near
         self.compared = 0
         self.copies = 0
         self.trees = 0
@@ -79,8 +91,8 @@ class Twins:
     def forward(self, plan: StepPlan, draft: Draft) -> TargetOutput:
         expected, found = self.reference.forward(plan, draft), self.compiled.forward(plan, draft)
         assert expected.features is not None and found.features is not None
-        torch.testing.assert_close(found.logits, expected.logits, atol=self.tolerance, rtol=0)
-        torch.testing.assert_close(found.features, expected.features, atol=self.tolerance, rtol=0)
+        self.near(found.logits, expected.logits)
+        self.near(found.features, expected.features)
         self.compared += len(expected.logits)
         rows = sum(row.fed for row in plan.rows) + int(draft.counts.sum())
         self.few += rows <= MOST_ROWS
@@ -103,7 +115,7 @@ def twins(root: Path, architecture: str, form: str) -> tuple[Twins, int]:
     assert main(["--method", "none", "--target", str(folder), "--output", str(engine), *FORMS[form]]) == 0
     shape, weights = opened(engine, torch.float32)
     made = [RUNNERS[name].create(shape, weights).runner for name in ("eager", "openvino")]
-    return Twins(*made), shape.vocabulary_size
+    return Twins(*made, equal), shape.vocabulary_size
 
 
 def opened(engine: Path, dtype: torch.dtype) -> tuple[Shape, DecoderWeights[Weight]]:
@@ -157,7 +169,7 @@ def test_kernels_and_graphs_of_a_bfloat16_engine_read_the_same_cache(tmp_path: P
     graphs, both = (OpenVino().create(shape, weights).runner for _ in range(2))
     assert isinstance(graphs, OpenVinoRunner)
     graphs._layers._few = None
-    compare(Twins(graphs, both, NEAR), shape.vocabulary_size)
+    compare(Twins(graphs, both, alike), shape.vocabulary_size)
 
 
 def compare(runner: Twins, vocabulary: int) -> tuple[Answers, Answers]:
