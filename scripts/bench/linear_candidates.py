@@ -9,7 +9,6 @@ are whole passes, attention and norms included. Inductor needs a C++ compiler an
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from scripts.bench.peers.machine import cpu_name
 from trtspec.decoding.plan import PlanRow, StepPlan
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.weights import DecoderWeights, Int8Weight, LayerWeights, Weight
@@ -177,11 +177,6 @@ def measure(name: str, repeats: int) -> Iterator[float]:
             products(x)
             times.append(time.perf_counter() - start)
         yield statistics.median(times[2:]) * 1e3
-
-
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main() -> None:

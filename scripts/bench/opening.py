@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.bench.linear_candidates import cpu_name
+from scripts.bench.peers.machine import cpu_name
 from trtspec import manifest
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor

@@ -26,7 +26,7 @@ from rich.progress import track
 
 import builders.build
 from builders.training.conversations import Template
-from scripts.bench.linear_candidates import cpu_name
+from scripts.bench.peers.machine import cpu_name
 from scripts.bench.proposers_report import Answered, Measured, report
 from trtspec import generation, manifest
 from trtspec.config import EngineOptions
@@ -78,11 +78,11 @@ class Opened:
     clock: Clock
 
 
-def build(method: str, settings: Mapping[str, Any], folder: Path) -> Path:
+def build(method: str, settings: Mapping[str, Any], folder: Path, dtype: str) -> Path:
     """The engine of the demo model for a method, deep and wide enough for what is measured of it."""
     directory = folder / method
     speculative = json.dumps({"method": method, **settings})
-    argv = ["--method", method, "--dtype", "bfloat16", "--output", str(directory)]
+    argv = ["--method", method, "--dtype", dtype, "--output", str(directory)]
     if code := builders.build.main([*argv, "--speculative-config", speculative]):
         sys.exit(code)
     return directory
@@ -122,19 +122,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", type=Path, default=Path("engines/bench"), help="(default: %(default)s)")
     parser.add_argument("--configurations", type=Path, default=HERE / "proposers.json", metavar="FILE.json")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="measure configurations whose name contains it")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the report to a file too")
     options = parser.parse_args()
     asked = json.loads(options.configurations.read_text())
     items = [item for item in asked["configurations"] if options.only in item["name"]]
-    engines = {method: build(method, asked["engines"][method], options.engines) for method in needed(items)}
+    folder = options.engines / options.dtype
+    engines = {method: build(method, asked["engines"][method], folder, options.dtype) for method in needed(items)}
     prompts = read_prompts(engines["none"])
     ends = generation.read(engines["none"]).eos_ids
-    baseline = open_configuration({"engine": "none"}, options.engines)
+    baseline = open_configuration({"engine": "none"}, folder)
     groups = [list(group) for _, group in groupby(items, key=itemgetter("engine"))]
-    results = [found for group in groups for found in measure(group, baseline, prompts, ends, options.engines)]
+    results = [found for group in groups for found in measure(group, baseline, prompts, ends, folder)]
     found = manifest.read(engines["none"])
-    conditions = f"{cpu_name()}, {found.runner} runner, {found.dtype}, greedy,\n{TOKENS} tokens at most"
+    conditions = f"{cpu_name()}; {found.runner} runner, {found.dtype}, greedy,\n{TOKENS} tokens at most"
     text = report(results, slices_of(prompts), conditions)
     print(text)
     if options.output:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from scripts.bench.linear_candidates import cpu_name
+from scripts.bench.peers.machine import cpu_name
 from trtspec import manifest
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import PlanRow, Runner, StepPlan

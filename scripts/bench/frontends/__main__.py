@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builders.build import main as build
-from scripts.bench.linear_candidates import cpu_name
+from scripts.bench.peers.machine import cpu_name
 from tests.models import tiny_llama
 from trtspec import manifest
 

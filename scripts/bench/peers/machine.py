@@ -41,12 +41,22 @@ def describe() -> Machine:
     return Machine(
         processor=_processor(),
         cores=cores,
-        flags=[flag for flag in _TELLING_FLAGS if flag in cpu_flags()],
+        flags=_flags(),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         copy_gb_per_s=round(2 * BUFFER_BYTES / _best(lambda: target.copy_(source)) / 1e9, 1),
         read_gb_per_s=round(BUFFER_BYTES / _best(source.sum) / 1e9, 1),
         system=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
     )
+
+
+def cpu_name() -> str:
+    """The processor and its telling instructions in a line."""
+    return f"{_processor()} with {', '.join(_flags())}"
+
+
+def _flags() -> list[str]:
+    found = cpu_flags()
+    return [flag for flag in _TELLING_FLAGS if flag in found]
 
 
 def _best(action: Callable[[], object]) -> float:
