@@ -1,9 +1,10 @@
-"""Which request features work with which method: the one table behind refusals, GetModelInfo and the README.
+"""What works with which method: the one table behind refusals, GetModelInfo and the documentation.
 
-The rows are in `capabilities.csv`. A feature is the name of a request field; `speculation.mode` is the two features
-`speculation_off` and `speculation_on`. `*` stands for any method; a row that names a method goes before it, and a row
-that names a method and its rule of acceptance, where that is not the exact one, before both: `medusa:typical`.
-`python -m trtspec.capabilities` prints the README's table.
+The rows are in `capabilities.csv`, each with the evidence for it. A flow is what runs the passes: `embedded`, or
+TensorRT-LLM's `engine` (compiled engines) and `pytorch`. A feature is the name of a request field; `speculation.mode`
+is the two features `speculation_off` and `speculation_on`, and `*` is the method itself on that flow. As a method, `*`
+stands for any; a row that names a method goes before it, and a row that names a method and its rule of acceptance,
+where that is not the exact one, before both: `medusa:typical`. `python -m trtspec.capabilities` prints the table.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from importlib import resources
 from trtspec.speculative import EXACT
 from trtspec.types import Method
 
+EMBEDDED, ENGINE, PYTORCH = "embedded", "engine", "pytorch"
+"""The flows."""
 ANY_METHOD = "*"
+_METHOD_ITSELF = "*"
 
 
 class Support(enum.Enum):
@@ -34,6 +38,8 @@ class Capability:
     feature: str
     support: Support
     reason: str = ""
+    evidence: str = ""
+    """Where that can be seen: a test of ours, or a public source of TensorRT-LLM."""
 
     @property
     def verdict(self) -> str:
@@ -46,10 +52,16 @@ def capabilities(method: Method, flow: str, acceptance: str = EXACT) -> Mapping[
     return _features(f"{method.value}:{acceptance}", flow)
 
 
+def refusal(method: Method, flow: str) -> str | None:
+    """Why a method is not on a flow, and what would work; None where it is."""
+    rows = (item for row, row_flow, item in _rows() if (row, row_flow) == (method.value, flow))
+    return next((item.reason for item in rows if item.feature == _METHOD_ITSELF), None)
+
+
 def as_markdown() -> str:
-    """The whole table, features of one fate together, as the README shows it."""
+    """The whole table, features of one fate together, as the documentation shows it."""
     flows = list(dict.fromkeys(flow for _, flow, _ in _rows()))
-    features = dict.fromkeys(capability.feature for *_, capability in _rows())
+    features = dict.fromkeys(item.feature for *_, item in _rows() if item.feature != _METHOD_ITSELF)
     groups: dict[tuple[str, ...], list[str]] = {}
     for feature in features:
         groups.setdefault(tuple(_fate(feature, flow) for flow in flows), []).append(f"`{feature}`")
@@ -61,20 +73,29 @@ def as_markdown() -> str:
 def _fate(feature: str, flow: str) -> str:
     """What becomes of a feature on a flow, told by method only where that matters."""
     general = _features(ANY_METHOD, flow).get(feature)
-    rows = {name for name, *_ in _rows() if name != ANY_METHOD}
+    rows = {name for name, row_flow, _ in _rows() if name != ANY_METHOD and row_flow == flow}
     names = [name for method in Method for name in sorted(rows) if name.partition(":")[0] == method.value]
-    fates = {f"`{name}` {_features(name, flow)[feature].verdict}": _features(name, flow)[feature] for name in names}
-    special = [words for words, capability in fates.items() if capability != general]
+    own = {name: _features(name, flow).get(feature) for name in names if refusal(_method(name), flow) is None}
+    by_verdict: dict[str, list[str]] = {}
+    for name, capability in own.items():
+        if capability is not None and capability != general:
+            by_verdict.setdefault(capability.verdict, []).append(f"`{name}`")
+    special = [f"{', '.join(named)} {verdict}" for verdict, named in by_verdict.items()]
     if general is None:
         return "; ".join(special)
     return "; ".join([*special, f"others {general.verdict}"]) if special else general.verdict
+
+
+def _method(name: str) -> Method:
+    return Method(name.partition(":")[0])
 
 
 def _features(name: str, flow: str) -> Mapping[str, Capability]:
     """The rows of a method, with a rule behind a colon or without, over those that are more general."""
     found: dict[str, Capability] = {}
     for general in (ANY_METHOD, name.partition(":")[0], name):
-        found |= {item.feature: item for row, row_flow, item in _rows() if (row, row_flow) == (general, flow)}
+        rows = (item for row, row_flow, item in _rows() if (row, row_flow) == (general, flow))
+        found |= {item.feature: item for item in rows if item.feature != _METHOD_ITSELF}
     return found
 
 
@@ -82,7 +103,11 @@ def _features(name: str, flow: str) -> Mapping[str, Capability]:
 def _rows() -> tuple[tuple[str, str, Capability], ...]:
     text = resources.files("trtspec").joinpath("capabilities.csv").read_text(encoding="utf-8")
     return tuple(
-        (row["method"], row["flow"], Capability(row["feature"], Support(row["support"]), row["reason"]))
+        (
+            row["method"],
+            row["flow"],
+            Capability(row["feature"], Support(row["support"]), row["reason"], row["evidence"]),
+        )
         for row in csv.DictReader(text.splitlines())
     )
 

@@ -449,8 +449,10 @@ def test_info_describes_the_machine_without_loading_torch() -> None:
     code = "import sys; from trtspec.cli.main import main; main(['info', '--json']); sys.exit('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     facts = json.loads(result.stdout)
-    assert facts["backends"]["embedded"] == "available"
+    assert facts["backends"]["embedded"] == "available: every method but lookahead"
+    assert facts["backends"]["tensorrt_llm"].startswith("not available: the package is not installed; ")
     assert facts["packages"]["tensorrt-llm"] is None
+    assert facts["tensorrt_llm"] is None
     assert facts["cpu"]["cores"] == os.cpu_count()
 
 

@@ -14,6 +14,7 @@ from trtspec import __version__, manifest
 from trtspec.cache import cache_directory
 from trtspec.cpu import CPUINFO as _CPUINFO
 from trtspec.cpu import cpu_flags
+from trtspec.executors.tensorrt_llm.probe import Gpu, Probe, gpus, probe
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy", "tensorrt-llm")
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm", "sve")
@@ -43,12 +44,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Facts of this machine, without loading any of the packages it names."""
+    """Facts of this machine, without loading any of the packages it names: a child process looks into TensorRT-LLM."""
+    tensorrt_llm = probe()
     return {
         "trtspec": __version__,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "backends": backends(),
+        "backends": backends(tensorrt_llm),
+        "tensorrt_llm": _flows(tensorrt_llm),
+        "gpus": {str(index): _gpu(item) for index, item in enumerate(gpus())} or None,
         "cpu": {"cores": os.cpu_count(), "features": cpu_features()},
         "cache": str(cache_directory()),
     }
@@ -73,13 +77,30 @@ def engine(directory: Path) -> dict[str, Any]:
     }
 
 
-def backends() -> dict[str, str]:
+def backends(tensorrt_llm: Probe) -> dict[str, str]:
     """Each backend: "available", or why it is not."""
     torch = util.find_spec("torch") is not None
     return {
-        "embedded": "available" if torch else 'not available: PyTorch is missing; pip install "trtspec[embedded]"',
-        "tensorrt_llm": "not available: not in this release",
+        "embedded": "available: every method but lookahead"
+        if torch
+        else 'not available: PyTorch is missing; pip install "trtspec[embedded]"',
+        "tensorrt_llm": tensorrt_llm.summary,
     }
+
+
+def _flows(found: Probe) -> dict[str, Any] | None:
+    if found.version is None:
+        return None
+    return {
+        "engine_flow": found.engine_flow,
+        "pytorch_flow": found.pytorch_flow,
+        "decoding": list(found.decoding_classes),
+    }
+
+
+def _gpu(gpu: Gpu) -> str:
+    memory = f"{gpu.free_mib} of {gpu.memory_mib} MiB free"
+    return f"{gpu.name}, compute capability {gpu.compute_capability}, {memory}, driver {gpu.driver}"
 
 
 def cpu_features() -> list[str]:

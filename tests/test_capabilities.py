@@ -1,4 +1,4 @@
-"""The README's table of request features is the one that decides."""
+"""The table of request features: the documentation shows the one that decides, and it is whole."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from trtspec import capabilities
-from trtspec.capabilities import Capability, Support, as_markdown
+from trtspec.capabilities import ANY_METHOD, EMBEDDED, ENGINE, PYTORCH, Capability, Support, as_markdown
 from trtspec.speculative import TYPICAL
 from trtspec.types import Method
 
-README = Path(__file__).parent.parent / "README.md"
+SHOWN = Path(__file__).parent.parent / "scripts" / "docs" / "capabilities.md"
 
 
-def test_the_readme_shows_the_table() -> None:
-    _, _, after = README.read_text(encoding="utf-8").partition("<!-- capabilities -->\n")
+def test_the_documentation_shows_the_table() -> None:
+    _, _, after = SHOWN.read_text(encoding="utf-8").partition("<!-- capabilities -->\n")
     shown, end, _ = after.partition("<!-- /capabilities -->")
     assert end and shown == as_markdown() + "\n", "put the output of `python -m trtspec.capabilities` there"
 
@@ -63,3 +63,38 @@ def test_another_law_than_the_exact_one_is_labelled_and_the_exact_one_is_not() -
     assert changed == {"speculation_on", "seed"}
     assert all("typical acceptance" in typical[name].reason for name in changed)
     assert not any(item.support is Support.NOT_LOSSLESS for item in exact.values())
+
+
+@pytest.mark.parametrize("flow", [ENGINE, PYTORCH])
+@pytest.mark.parametrize("method", Method)
+def test_every_feature_has_a_fate_with_every_method_that_a_flow_has(method: Method, flow: str) -> None:
+    if capabilities.refusal(method, flow) is None:
+        assert set(capabilities.capabilities(method, flow)) == set(capabilities.capabilities(method, EMBEDDED))
+
+
+def test_every_row_has_its_evidence_and_every_refusal_its_reason() -> None:
+    for method, flow, item in capabilities._rows():
+        assert item.evidence, (method, flow, item)
+        assert item.reason or item.support is Support.HONOURED, (method, flow, item)
+        assert flow in (EMBEDDED, ENGINE, PYTORCH)
+        assert method == ANY_METHOD or Method(method.partition(":")[0])
+
+
+def test_tests_that_are_named_as_evidence_are_there() -> None:
+    named = {item.evidence for *_, item in capabilities._rows() if item.evidence.startswith("tests/")}
+    assert named and not [name for name in named if not (SHOWN.parents[2] / name).is_file()]
+
+
+METHODS = {
+    EMBEDDED: {"none", "ngram", "draft_model", "medusa", "eagle", "eagle3", "mtp"},
+    ENGINE: {"none", "ngram", "draft_model", "medusa", "eagle", "lookahead"},
+    PYTORCH: {"none", "ngram", "draft_model", "eagle3", "mtp"},
+}
+
+
+@pytest.mark.parametrize("flow", METHODS)
+def test_methods_that_a_flow_lacks_are_refused_with_what_would_work(flow: str) -> None:
+    assert {method.value for method in Method if capabilities.refusal(method, flow) is None} == METHODS[flow]
+    for method in Method:
+        reason = capabilities.refusal(method, flow)
+        assert reason is None or any(word in reason for word in ("build with", "use ", "1.3"))
