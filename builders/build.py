@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builders import demo_model, stages
 from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
@@ -21,27 +21,32 @@ from builders.checkpoint import open_checkpoint, parameter_count, stored_precisi
 from builders.choices import (
     BACKENDS,
     DTYPES,
+    EMBEDDED_DTYPES,
+    EMBEDDED_QUANTIZATIONS,
     QUANTIZATIONS,
     RUNNERS,
+    Choice,
     choose_backend,
     choose_runner,
     has_gpu,
     has_openvino,
-    has_tensorrt_llm,
     native_bfloat16,
 )
+from builders.drafts.asked import asked_draft
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
 from builders.progress import working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
+from builders.tensorrt_llm import asked as tensorrt_llm_flags
 from trtspec import speculative
+from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
 from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
+from trtspec.executors.tensorrt_llm.probe import probe
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
-
-if TYPE_CHECKING:
-    from builders.drafts.source import OpenedDraft
+from trtspec.speculative import TYPICAL
+from trtspec.types import Method
 
 _EPILOG = f"""\
 methods:
@@ -76,7 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    recipe = _recipe(options)
+    backend = choose_backend(options.backend, probe=probe, gpu=has_gpu())
+    if backend.value == "tensorrt_llm":
+        from builders.tensorrt_llm.command import run
+
+        return run(options, backend, argv)
+    _check_embedded(options)
+    recipe = _recipe(options, backend)
     if not options.force and not options.dry_run and (done := stages.finished_before(recipe)):
         output, found = done
         print(f"up to date: {output} (engine {found.engine_id[:12]}); --force builds it again")
@@ -98,15 +109,39 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     return 0
 
 
-def _recipe(options: argparse.Namespace) -> Recipe:
+def _check_embedded(options: argparse.Namespace) -> None:
+    """Refuse what only the other backend has."""
+    if (reason := refusal(Method(options.method), EMBEDDED)) is not None:
+        raise ConfigError(f"--method {options.method} --backend embedded: {reason}")
+    if given := tensorrt_llm_flags.given_flags(options):
+        raise ConfigError(f"{given[0]} is for --backend tensorrt_llm, and this engine is built for the embedded one")
+    for flag, value, known in (
+        ("--dtype", options.dtype, EMBEDDED_DTYPES),
+        ("--quantization", options.quantization, EMBEDDED_QUANTIZATIONS),
+    ):
+        if value not in known:
+            raise ConfigError(f"{flag} is {value}; --backend embedded has {', '.join(known)}")
+
+
+def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     text = options.speculative_config
     asked = None if text is None else speculative.parse(text)
     check_asked(options.method, asked)
-    backend = choose_backend(options.backend, tensorrt_llm=has_tensorrt_llm(), gpu=has_gpu())
     given = None if options.target is None else options.target.expanduser().resolve()
-    draft = _draft(options, asked, given)
+    draft = asked_draft(
+        options.method,
+        options.draft,
+        asked,
+        given,
+        {"--allow-unverified-target": options.allow_unverified_target, calibration.FLAG: options.calibration},
+    )
     config = resolve(options.method, asked, draft.card.speculative if draft else {})
     METHODS[options.method].plan(config)
+    if config.method is Method.EAGLE and config.acceptance == TYPICAL:
+        raise ConfigError(
+            f"{speculative.FLAG}: acceptance {TYPICAL!r} of method 'eagle' is for --backend tensorrt_llm; embedded "
+            "engines accept by the exact rule"
+        )
     kind = METHODS[options.method].drafter
     return Recipe(
         model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,
@@ -125,27 +160,6 @@ def _recipe(options: argparse.Namespace) -> Recipe:
             options.calibration, options.tree_nodes, options.draft_vocabulary, kind, config
         ),
     )
-
-
-def _draft(options: argparse.Namespace, asked: Mapping[str, Any] | None, target: Path | None) -> OpenedDraft | None:
-    """The drafter that is named by flag or in the speculative configuration, or found."""
-    named = (asked or {}).get("model")
-    if METHODS[options.method].drafter is None:
-        for flag, given in (
-            ("--draft", options.draft),
-            ("--allow-unverified-target", options.allow_unverified_target),
-            (calibration.FLAG, options.calibration),
-        ):
-            if given:
-                raise ConfigError(f"{flag} is for methods that have a drafter; --method {options.method} has none")
-        return None
-    if options.draft is not None and named is not None and options.draft != Path(named):
-        raise ConfigError(f"--draft is {options.draft} and --speculative-config names the model {named}; give one")
-    stages.require_packages()
-    from builders.drafts.choose import choose_draft
-
-    path = options.draft if named is None else Path(named)
-    return choose_draft(options.method, path, target)
 
 
 def describe(plan: Plan) -> str:
@@ -202,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_what(parser)
     add_flags(parser)
     _add_how(parser)
+    tensorrt_llm_flags.add_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
         "--output", type=Path, metavar="DIR", help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE)"
@@ -260,11 +275,15 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
         "--quantization",
         choices=QUANTIZATIONS,
         default="none",
-        help="int8: matrices as 8-bit integers with a scale a row; half of bfloat16's memory, a little of its quality "
-        "(default: %(default)s)",
+        help="int8: matrices as 8-bit integers with a scale a row; half of bfloat16's memory, a little of its quality; "
+        "int4 for --backend tensorrt_llm alone (default: %(default)s)",
     )
     how.add_argument(
-        "--max-context-tokens", type=int, metavar="N", help="longest prompt plus text (default: the model's limit)"
+        "--max-context-tokens",
+        "--max-seq-len",
+        type=int,
+        metavar="N",
+        help="longest prompt plus text (default: the model's limit)",
     )
 
 

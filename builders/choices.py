@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from builders.checkpoint import is_full_precision
-from trtspec.errors import ConfigError, MissingDependency
+from trtspec.errors import MissingDependency
+from trtspec.executors.tensorrt_llm.probe import PINNED, Probe
 
 BACKENDS = ("auto", "embedded", "tensorrt_llm")
-DTYPES = ("auto", "float32", "bfloat16")
+EMBEDDED_DTYPES = ("auto", "float32", "bfloat16")
+DTYPES = (*EMBEDDED_DTYPES, "float16")
 RUNNERS = ("auto", "openvino", "eager")
-QUANTIZATIONS = ("none", "int8")
+EMBEDDED_QUANTIZATIONS = ("none", "int8")
+QUANTIZATIONS = (*EMBEDDED_QUANTIZATIONS, "int4")
 _CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 """x86 and, last, ARM. Without one of these, bfloat16 is emulated and slower than float32."""
 
@@ -27,16 +30,18 @@ class Choice:
         return f"{self.value} ({self.why})"
 
 
-def choose_backend(asked: str, *, tensorrt_llm: bool, gpu: bool) -> Choice:
-    """The backend to build for; `tensorrt_llm` and `gpu` say what was found."""
-    if asked == "tensorrt_llm":
-        raise ConfigError("--backend tensorrt_llm: this release builds embedded engines only; use --backend embedded")
-    if asked == "embedded":
-        return Choice("embedded", "asked for")
-    if tensorrt_llm and gpu:
-        return Choice("embedded", "tensorrt_llm and a GPU are here, but this release builds embedded engines only")
-    missing = [name for name, found in (("tensorrt_llm", tensorrt_llm), ("NVIDIA GPU", gpu)) if not found]
-    return Choice("embedded", f"no {' and no '.join(missing)} here")
+def choose_backend(asked: str, *, probe: Callable[[], Probe], gpu: bool) -> Choice:
+    """The backend to build for. It is looked for only where the choice is ours, and only behind a GPU."""
+    if asked != "auto":
+        return Choice(asked, "asked for")
+    if not gpu:
+        return Choice("embedded", "no NVIDIA GPU here")
+    found = probe()
+    if found.reason is not None:
+        return Choice("embedded", f"tensorrt_llm is {found.reason}")
+    if found.version != PINNED or not found.engine_flow:
+        return Choice("embedded", f"tensorrt-llm is {found.version} and not {PINNED}, with compiled engines")
+    return Choice("tensorrt_llm", f"tensorrt-llm {PINNED} and an NVIDIA GPU are here")
 
 
 def choose_runner(asked: str, *, openvino: bool, gpu: bool) -> Choice:
@@ -61,10 +66,6 @@ def choose_dtype(asked: str, stored: str, runner: str, native: str | None) -> Ch
     if native is None:
         return Choice("float32", "this CPU has no bfloat16 instructions, and eager PyTorch would be slower without")
     return Choice("bfloat16", f"the checkpoint is {stored} and this machine has {native}")
-
-
-def has_tensorrt_llm() -> bool:
-    return importlib.util.find_spec("tensorrt_llm") is not None
 
 
 def has_openvino() -> bool:

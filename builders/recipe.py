@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trtspec
 from builders.calibration.asked import Calibration
 from builders.checkpoint import Checkpoint, stored_precision
-from builders.choices import DTYPES, Choice, choose_dtype
+from builders.choices import EMBEDDED_DTYPES, Choice, choose_dtype
 from builders.inputs import input_files
 from trtspec import manifest
 from trtspec.errors import ConfigError
@@ -85,7 +85,7 @@ class Recipe:
     @property
     def possible_outputs(self) -> list[Path]:
         """Where this recipe may have built before: the checkpoint need not be opened to look there."""
-        dtypes = [self.dtype] if self.dtype != "auto" else [name for name in DTYPES if name != "auto"]
+        dtypes = [self.dtype] if self.dtype != "auto" else [name for name in EMBEDDED_DTYPES if name != "auto"]
         return list(dict.fromkeys(self.output_for(dtype) for dtype in dtypes))
 
 
@@ -132,8 +132,15 @@ def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
     dtype = choose_dtype(
         recipe.dtype, stored_precision(checkpoint.tensors), recipe.runner.value, recipe.native_bfloat16
     )
+    asked = context_tokens(recipe.max_context_tokens, checkpoint)
+    plan = Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))
+    return plan if recipe.draft is None else _with_drafter(plan, recipe.draft)
+
+
+def context_tokens(asked: int | None, checkpoint: Checkpoint) -> int:
+    """The longest context that was asked for, by default the model's, if attention can look over all of it."""
     most = checkpoint.config.max_position_embeddings
-    asked = most if recipe.max_context_tokens is None else recipe.max_context_tokens
+    asked = most if asked is None else asked
     if not LEAST_CONTEXT <= asked <= most:
         raise ConfigError(
             f"--max-context-tokens is {asked} and the model's max_position_embeddings is {most}; "
@@ -145,8 +152,7 @@ def make_plan(recipe: Recipe, checkpoint: Checkpoint) -> Plan:
             f"--max-context-tokens is {asked} and the model's sliding_window is {window}; attention in a window is not "
             f"in this release, and needed only beyond it; give --max-context-tokens {LEAST_CONTEXT} to {window}"
         )
-    plan = Plan(recipe, checkpoint, dtype, asked, recipe.output_for(dtype.value))
-    return plan if recipe.draft is None else _with_drafter(plan, recipe.draft)
+    return asked
 
 
 def _with_drafter(plan: Plan, draft: OpenedDraft) -> Plan:

@@ -17,7 +17,7 @@ from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.speculative import TYPICAL, SpeculativeConfig, from_dict
 from trtspec.types import OutputLaw
 
-FORMAT = 3
+FORMAT = 4
 NAME = "manifest.json"
 _CHUNK = 1 << 20
 
@@ -57,7 +57,8 @@ class Manifest:
     model: str
     backend: str
     runner: str
-    """What multiplies: `eager` is PyTorch, `openvino` compiles the decoder for the CPU when it opens."""
+    """What multiplies: `eager` is PyTorch, `openvino` compiles the decoder for the CPU when it opens. With TensorRT-LLM
+    its flow: `engine` for compiled engines, `pytorch`."""
     architecture: str
     dtype: str
     quantization: str

@@ -25,18 +25,25 @@ _COMMON = frozenset({"method", "num_speculative_tokens"})
 _LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max"}
 _DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first", "min_confidence"}
 _AUTOREGRESSIVE = _DRAFTER | {"dynamic_tree", "max_tree_nodes", "tree_width"}
+WINDOWS = ("window_size", "ngram_size", "verification_set_size")
+"""Sizes of the lookahead method: W, N and G."""
 _KEYS = {
     Method.NONE: frozenset({"method"}),
     Method.NGRAM: _LOOKUP,
     Method.DRAFT_MODEL: _AUTOREGRESSIVE,
     Method.MEDUSA: _DRAFTER | {"typical_threshold", "typical_alpha"},
-    Method.EAGLE: _AUTOREGRESSIVE,
+    Method.EAGLE: _AUTOREGRESSIVE | {"typical_threshold"},
     Method.EAGLE3: _AUTOREGRESSIVE,
     Method.MTP: _AUTOREGRESSIVE,
+    Method.LOOKAHEAD: frozenset({"method", *WINDOWS}),
 }
 """Keys that a method reads; any other key is refused."""
 _FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha")
-_RULES = {Method.DRAFT_MODEL: (EXACT, REJECTION), Method.MEDUSA: (EXACT, TYPICAL)}
+_RULES = {
+    Method.DRAFT_MODEL: (EXACT, REJECTION),
+    Method.MEDUSA: (EXACT, TYPICAL),
+    Method.EAGLE: (EXACT, TYPICAL),
+}
 """Rules of acceptance beside the exact one, by method."""
 
 _MOST = {"num_speculative_tokens": MAX_DRAFT_TOKENS, "prompt_lookup_max": MAX_LOOKUP_TOKENS}
@@ -68,7 +75,8 @@ class SpeculativeConfig:
     """Nodes whose path the drafter thinks less likely than this are not submitted. Of sampled requests the noise of the
     draw is part of what it thinks, so that this is a measure and no probability."""
     acceptance: str = EXACT
-    """`exact`, or `rejection` for sampled drafts of a draft model, or Medusa's `typical`, which is not lossless."""
+    """`exact`, or `rejection` for sampled drafts of a draft model, or `typical` of Medusa heads and of compiled EAGLE
+    engines, which is not lossless."""
     typical_threshold: float = 0.09
     """Typical acceptance: probability from which on a token is accepted whatever the entropy."""
     typical_alpha: float = 0.3
@@ -79,6 +87,12 @@ class SpeculativeConfig:
     """n-gram: shortest match of the last tokens that is continued."""
     prompt_lookup_max: int = 4
     """n-gram: longest match, tried first."""
+    window_size: int = 4
+    """Lookahead: places that are guessed ahead at once (W)."""
+    ngram_size: int = 3
+    """Lookahead: length of the n-grams that are collected and verified (N)."""
+    verification_set_size: int = 4
+    """Lookahead: n-grams that are verified in a pass (G)."""
 
     def __post_init__(self) -> None:
         _check("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
@@ -90,6 +104,9 @@ class SpeculativeConfig:
         _check("typical_threshold", self.typical_threshold, 0, 1)
         _check("typical_alpha", self.typical_alpha, 0, 1)
         _check("ngram_first", self.ngram_first, 0, MAX_LOOKUP_TOKENS)
+        _check("window_size", self.window_size, 1, MAX_TREE_NODES)
+        _check("ngram_size", self.ngram_size, 2, MAX_LOOKUP_TOKENS)
+        _check("verification_set_size", self.verification_set_size, 0, MAX_TREE_NODES)
         self._check_rule()
         check_tree(self.tree, self.num_speculative_tokens)
         if self.tree and self.dynamic_tree:
@@ -115,11 +132,15 @@ class SpeculativeConfig:
     @property
     def draft_tokens(self) -> int:
         """Deepest draft; 0 for the method that drafts nothing."""
+        if self.method is Method.LOOKAHEAD:
+            return self.ngram_size - 1
         return 0 if self.method is Method.NONE else self.num_speculative_tokens
 
     @property
     def draft_nodes(self) -> int:
         """Most nodes of a draft."""
+        if self.method is Method.LOOKAHEAD:  # the n-grams' rest, and the window's guesses (Fu et al. 2024)
+            return (self.ngram_size - 2) + (self.window_size - 1 + self.verification_set_size) * (self.ngram_size - 1)
         if self.tree or not self.dynamic_tree:
             return max(len(self.tree), self.draft_tokens if not self.tree or self.ngram_first else 0)
         return max(self.max_tree_nodes, self.draft_tokens if self.ngram_first else 0)
@@ -153,70 +174,15 @@ def parse(text: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         example = '\'{"method": "ngram", "num_speculative_tokens": 8}\''
         raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
-    read = _checked(value)
+    read = checked(value)
     from_dict({**{key: most for key, most in _MOST.items() if key in known_keys(Method(read["method"]))}, **read})
     return dict(value)
 
 
 def from_dict(value: object) -> SpeculativeConfig:
     """Build a configuration from parsed JSON, with defaults for what is not written; every error names its key."""
-    read = _checked(value)
+    read = checked(value)
     return SpeculativeConfig(**{**read, "method": Method(read["method"])})
-
-
-def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
-    """What an engine does at run time: what it was built for, changed by the keys asked for.
-
-    Never deeper, never with more nodes, and never by a rule that changes the law of the output where the engine's
-    manifest promises that of the target.
-    """
-    if asked is None:
-        return built
-    if asked.get("model") is not None:
-        raise ConfigError(
-            f"{FLAG} names the model {asked['model']!r} and the engine has its drafter in its folder; leave the key "
-            "out, or build an engine with --draft"
-        )
-    config = from_dict({**_kept(built, asked), **asked})
-    if config.method is Method.NONE:
-        return config
-    if config.method is not built.method:
-        raise ConfigError(
-            f"{FLAG} asks for {config.method.value} and the engine was built for {built.method.value}; "
-            f"build it with --method {config.method.value}, or ask for none"
-        )
-    shape = "max_tree_nodes" if config.dynamic_tree else "the number of nodes of tree"
-    for what, now, most in (
-        ("num_speculative_tokens", config.num_speculative_tokens, built.num_speculative_tokens),
-        (shape, config.draft_nodes, max(built.draft_nodes, built.num_speculative_tokens)),
-    ):
-        if now > most:
-            raise ConfigError(
-                f"{FLAG}: {what} is {now} and the engine was built for at most {most}; "
-                "build it for more, or ask for less"
-            )
-    if config.acceptance == TYPICAL and built.acceptance != TYPICAL:
-        raise ConfigError(
-            f"{FLAG}: acceptance is {TYPICAL!r}, which is not lossless, and the engine was built with "
-            f"{built.acceptance!r}; build it with {TYPICAL!r}, or leave the key out"
-        )
-    return config
-
-
-def _kept(built: SpeculativeConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The built settings that stand beside those asked for: another shape replaces the tree, less depth cuts it."""
-    wanted = _checked(asked)
-    if wanted["method"] != built.method.value:
-        return {}
-    kept = built.facts()
-    if wanted.get("dynamic_tree"):
-        kept.pop("tree", None)
-        kept["max_tree_nodes"] = min(built.max_tree_nodes, built.draft_nodes)
-    if "tree" in wanted:
-        kept.pop("dynamic_tree", None)
-    if "num_speculative_tokens" in wanted and "tree" in kept:
-        kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted["num_speculative_tokens"]]
-    return kept
 
 
 def check_tree(tree: Tree, depth: int) -> None:
@@ -234,7 +200,7 @@ def check_tree(tree: Tree, depth: int) -> None:
         seen.add(path)
 
 
-def _checked(value: object) -> dict[str, Any]:
+def checked(value: object) -> dict[str, Any]:
     """The keys as their fields have them: known ones, of the right types. Ranges are checked with all keys together."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{FLAG} must be a JSON object, not {type(value).__name__}")

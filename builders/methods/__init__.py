@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builders.methods import draft_model, eagle, eagle3, medusa, mtp, ngram, none
+from builders.methods import draft_model, eagle, eagle3, lookahead, medusa, mtp, ngram, none
 from trtspec import speculative
 from trtspec.errors import ConfigError
 from trtspec.executors.embedded.drafter_config import FEATURES, FUSED_FEATURES, HEADS, TOKENS
@@ -35,6 +35,7 @@ METHODS: Mapping[str, BuildMethod] = {
     "eagle": BuildMethod(eagle.SUMMARY, eagle.plan, FEATURES),
     "eagle3": BuildMethod(eagle3.SUMMARY, eagle3.plan, FUSED_FEATURES),
     "mtp": BuildMethod(mtp.SUMMARY, mtp.plan, FEATURES, in_target=True),
+    "lookahead": BuildMethod(lookahead.SUMMARY, lookahead.plan),
 }
 
 

@@ -232,8 +232,27 @@ def test_context_outside_the_model_names_both_numbers(fails: Fails, shared_folde
     assert f"--max-context-tokens is {asked}" in error and "512" in error
 
 
-def test_tensorrt_llm_is_refused(fails: Fails, shared_folder: Path) -> None:
-    assert "embedded engines only" in fails("--method", "none", "--target", shared_folder, "--backend", "tensorrt_llm")
+def test_a_build_for_tensorrt_llm_says_what_to_install(fails: Fails, shared_folder: Path) -> None:
+    told = fails("--method", "none", "--target", shared_folder, "--backend", "tensorrt_llm")
+    assert "pip install 'trtspec[tensorrt-llm]'" in told and "--dry-run" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tp", "2"), "--tp is for --backend tensorrt_llm"),
+        (("--max-batch-size", "4"), "--max-batch-size is for --backend tensorrt_llm"),
+        (("--flow", "engine"), "--flow is for --backend tensorrt_llm"),
+        (("--timing-cache", "x"), "--timing-cache is for --backend tensorrt_llm"),
+        (("--dtype", "float16"), "--dtype is float16; --backend embedded has auto, float32, bfloat16"),
+        (("--quantization", "int4"), "--quantization is int4; --backend embedded has none, int8"),
+        (("--method", "lookahead"), "--method lookahead --backend embedded: it is a mode of compiled engines"),
+    ],
+)
+def test_what_only_the_other_backend_has_is_refused(
+    flags: tuple[str, ...], message: str, fails: Fails, shared_folder: Path
+) -> None:
+    assert message in fails("--method", "none", "--target", shared_folder, *flags)
 
 
 def test_checkpoint_error_leaves_no_folder(fails: Fails, folder: Path, tmp_path: Path) -> None:

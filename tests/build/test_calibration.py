@@ -21,6 +21,7 @@ from torch import Tensor
 
 from builders.build import _parser, _recipe, main
 from builders.checkpoint import open_checkpoint
+from builders.choices import Choice
 from builders.drafts import native
 from builders.drafts.card import Card
 from builders.identity import target_sha256
@@ -391,7 +392,10 @@ def test_rerun_watches_text_and_flags(shared_folder: Path, heads: Path, text: Pa
 
     def is_done(*argv: object, file: Path = mine) -> bool:
         flags = (*base, "--runner", "eager", "--calibration", file, *argv)
-        return finished_before(_recipe(_parser().parse_args([str(item) for item in flags]))) is not None
+        return (
+            finished_before(_recipe(_parser().parse_args([str(item) for item in flags]), Choice("embedded", "")))
+            is not None
+        )
 
     build("medusa", shared_folder, tmp_path / "e", "--calibration", mine, "--tree-nodes", 4, ALLOW, draft=heads)
     assert is_done("--tree-nodes", 4) and not is_done("--tree-nodes", 5)

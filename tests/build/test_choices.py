@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builders.choices import choose_backend, choose_dtype, choose_runner, has_gpu, native_bfloat16
-from trtspec.errors import ConfigError, MissingDependency
+from trtspec.errors import MissingDependency
+from trtspec.executors.tensorrt_llm.probe import Probe
+
+GOOD = Probe("1.2.1", engine_flow=True, pytorch_flow=True)
 
 
 @pytest.mark.parametrize(
-    ("tensorrt_llm", "gpu", "why"),
+    ("found", "gpu", "value", "why"),
     [
-        (False, False, "no tensorrt_llm and no NVIDIA GPU here"),
-        (True, False, "no NVIDIA GPU here"),
-        (False, True, "no tensorrt_llm here"),
-        (True, True, "this release builds embedded engines only"),
+        (GOOD, False, "embedded", "no NVIDIA GPU here"),
+        (Probe(), True, "embedded", "the package is not installed"),
+        (GOOD, True, "tensorrt_llm", "tensorrt-llm 1.2.1 and an NVIDIA GPU are here"),
+        (
+            replace(GOOD, version="1.3.0"),
+            True,
+            "embedded",
+            "tensorrt-llm is 1.3.0 and not 1.2.1, with compiled engines",
+        ),
+        (replace(GOOD, engine_flow=False), True, "embedded", "and not 1.2.1, with compiled engines"),
+        (replace(GOOD, error="no libcuda"), True, "embedded", "does not import: no libcuda"),
     ],
 )
-def test_auto_backend_says_why(tensorrt_llm: bool, gpu: bool, why: str) -> None:
-    choice = choose_backend("auto", tensorrt_llm=tensorrt_llm, gpu=gpu)
-    assert choice.value == "embedded" and choice.why.endswith(why)
+def test_auto_backend_says_why(found: Probe, gpu: bool, value: str, why: str) -> None:
+    choice = choose_backend("auto", probe=lambda: found, gpu=gpu)
+    assert choice.value == value and why in choice.why
 
 
-def test_tensorrt_llm_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match="--backend tensorrt_llm: this release .*; use --backend embedded"):
-        choose_backend("tensorrt_llm", tensorrt_llm=True, gpu=True)
+@pytest.mark.parametrize("asked", ["embedded", "tensorrt_llm"])
+def test_a_backend_that_is_asked_for_is_taken_without_looking(asked: str) -> None:
+    """A dry run needs neither the package nor a GPU; what they lack is told by the build."""
+    assert choose_backend(asked, probe=lambda: pytest.fail("nothing to look for"), gpu=False).value == asked
+
+
+def test_without_a_gpu_nothing_is_imported_to_choose() -> None:
+    assert choose_backend("auto", probe=lambda: pytest.fail("nothing to look for"), gpu=False).value == "embedded"
 
 
 @pytest.mark.parametrize(

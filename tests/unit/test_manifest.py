@@ -77,7 +77,7 @@ def test_identity_is_of_what_decides_tokens(engine: Path) -> None:
         (lambda document: document.update(speculative={"method": "x"}), "is damaged"),
         (lambda document: document.update(drafter={"format": "eagle"}), "is damaged"),
         (lambda document: document.update(target_sha256="11"), "was changed by hand"),
-        (lambda document: document.update(format=99), "format 99 is not 3"),
+        (lambda document: document.update(format=99), "format 99 is not 4"),
         (lambda document: document.update(dtype="bfloat16"), "was changed by hand"),
         (lambda document: document.update(max_context_tokens=128), "was changed by hand"),
     ],

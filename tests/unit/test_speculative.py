@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from trtspec.errors import ConfigError
-from trtspec.speculative import EXACT, REJECTION, TYPICAL, SpeculativeConfig, from_dict, narrowed, parse
+from trtspec.narrowing import narrowed
+from trtspec.speculative import EXACT, REJECTION, TYPICAL, WINDOWS, SpeculativeConfig, from_dict, parse
 from trtspec.types import Method
 
 BUILT = SpeculativeConfig(Method.NGRAM, num_speculative_tokens=4, prompt_lookup_min=2, prompt_lookup_max=3)
@@ -56,7 +57,14 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ({"method": "medusa", "acceptance": 1}, "acceptance must be a text, not 1"),
         ({"method": "medusa", "acceptance": "rejection"}, "is 'rejection'; method 'medusa' has exact, typical"),
         ({"method": "draft_model", "acceptance": "typical"}, "is 'typical'; method 'draft_model' has exact, rejection"),
-        ({"method": "eagle", "acceptance": "typical"}, "acceptance is 'typical'; method 'eagle' has exact"),
+        ({"method": "eagle", "acceptance": "rejection"}, "is 'rejection'; method 'eagle' has exact, typical"),
+        ({"method": "mtp", "acceptance": "typical"}, "acceptance is 'typical'; method 'mtp' has exact"),
+        (
+            {"method": "lookahead", "num_speculative_tokens": 4},
+            "method 'lookahead' has no key 'num_speculative_tokens'",
+        ),
+        ({"method": "lookahead", "ngram_size": 1}, "ngram_size is 1; allowed is 2 to 32"),
+        ({"method": "lookahead", "window_size": 0}, "window_size is 0; allowed is 1 to 64"),
         ({"method": "draft_model", "acceptance": "rejection", "tree": [[0]]}, "is for chains, and there is a tree"),
         ({"method": "draft_model", "acceptance": "rejection", "dynamic_tree": True}, "is for chains"),
         ({"method": "eagle", "tree": [[0]], "dynamic_tree": True}, "tree and dynamic_tree exclude each other"),
@@ -220,3 +228,19 @@ def test_what_is_not_written_is_what_was_built_and_no_default() -> None:
 def test_an_engine_keeps_its_drafter() -> None:
     with pytest.raises(ConfigError, match="names the model '/other' and the engine has its drafter in its folder"):
         narrowed(STATIC, {"method": "eagle", "model": "/other"})
+
+
+@pytest.mark.parametrize(("sizes", "nodes", "depth"), [((4, 3, 4), 15, 2), ((5, 6, 7), 59, 5), ((1, 2, 0), 0, 1)])
+def test_lookahead_counts_nodes_as_the_method_does(sizes: tuple[int, int, int], nodes: int, depth: int) -> None:
+    """The first two are worked examples of TensorRT-LLM's documentation."""
+    config = SpeculativeConfig(Method.LOOKAHEAD, **dict(zip(WINDOWS, sizes, strict=True)))
+    assert (config.draft_nodes, config.draft_tokens) == (nodes, depth)
+
+
+@pytest.mark.parametrize("key", WINDOWS)
+def test_lookahead_is_narrowed_on_every_axis(key: str) -> None:
+    built = SpeculativeConfig(Method.LOOKAHEAD)
+    smaller = getattr(built, key) - 1
+    assert getattr(narrowed(built, {"method": "lookahead", key: smaller}), key) == smaller
+    with pytest.raises(ConfigError, match=f"{key} is {smaller + 2} and the engine was built for at most {smaller + 1}"):
+        narrowed(built, {"method": "lookahead", key: smaller + 2})

@@ -25,7 +25,8 @@ from trtspec.executors.embedded.runners import Shape, StoredDrafter, runner_kind
 from trtspec.executors.embedded.weights import DTYPES, load_weights
 from trtspec.executors.opened import OpenedEngine
 from trtspec.manifest import Manifest
-from trtspec.speculative import SpeculativeConfig, narrowed
+from trtspec.narrowing import narrowed
+from trtspec.speculative import SpeculativeConfig
 from trtspec.types import EngineInfo, Failed, Limits, Request
 
 _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")

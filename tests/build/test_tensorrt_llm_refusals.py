@@ -1,0 +1,127 @@
+"""What a build for TensorRT-LLM cannot do is refused before anything is read for long, with both values and the way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builders.build import main
+from tests.draft_files import write_eagle, write_eagle3, write_medusa
+from tests.models import tiny_llama, tiny_model
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("target") / "tiny")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: object) -> str:
+    assert main(["--backend", "tensorrt_llm", "--dry-run", *map(str, flags)]) == 2
+    return capsys.readouterr().err
+
+
+def config(**keys: object) -> list[str]:
+    return ["--method", str(keys["method"]), "--speculative-config", json.dumps(keys)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "none", "--tp", "0"], "--tp is 0; allowed is 1 or more"),
+        (["--method", "none", "--tp", "3"], "--tp 3: the target's 4 heads, 2 key-value heads and 128 inner values"),
+        (["--method", "none", "--pp", "3"], "--pp 3: the target has 2 layers; give at most as many"),
+        (["--method", "none", "--max-input-len", "512"], "--max-input-len is 512 and the context --max-seq-len is 512"),
+        (["--method", "none", "--max-seq-len", "513"], "--max-context-tokens is 513 and the model's max_position"),
+        (["--method", "none", "--max-draft-len", "4"], "--max-draft-len is 4 and --method none needs no room"),
+        (["--method", "ngram", "--max-draft-len", "4"], "leave it out, and set num_speculative_tokens"),
+        (["--method", "ngram", "--pp", "2"], "--pp is 2 and --method is ngram: no such engine has been tried"),
+        (["--method", "none", "--runner", "eager"], "--runner is eager, and only --backend embedded has it"),
+        (["--method", "none", "--tree-nodes", "4"], "--tree-nodes is 4, and only --backend embedded has it"),
+        (["--method", "none", "--draft", "x"], "--draft is for methods that have a drafter"),
+        (["--method", "mtp", "--flow", "engine"], "build with --flow pytorch"),
+        (["--method", "none", "--flow", "pytorch", "--quantization", "int8"], "serves checkpoints as they are"),
+        (
+            ["--method", "eagle3", "--flow", "pytorch"],
+            "--method eagle3 --flow pytorch needs a drafter; give --draft DIR",
+        ),
+        (["--method", "ngram", "--flow", "pytorch", "--draft", "x"], "--flow pytorch takes none; leave it out"),
+        (["--method", "draft_model", "--flow", "pytorch", "--draft", "/x/y"], "--draft /x/y: no such folder"),
+        (["--method", "none", "--flow", "pytorch", "--pp", "2", "--max-seq-len", "1"], "--max-context-tokens is 1"),
+        (["--method", "none", "--flow", "pytorch", "--tp", "3"], "has 4 heads; give a divisor"),
+        (config(method="ngram", prompt_lookup_min=2, prompt_lookup_max=1), "prompt_lookup_min is 2"),
+        (
+            [*config(method="ngram", prompt_lookup_min=2), "--flow", "pytorch"],
+            "prompt_lookup_min is 2, which the pytorch",
+        ),
+        (config(method="draft_model", ngram_first=3, model="/x"), "ngram_first is 3, which the engine flow"),
+        (config(method="draft_model", dynamic_tree=True, model="/x"), "dynamic_tree is True, which the engine flow"),
+        (config(method="medusa", acceptance="typical"), "acceptance is 'typical', which the engine flow"),
+        (config(method="eagle", min_confidence=0.5), "min_confidence is 0.5, which the engine flow"),
+        ([*config(method="eagle3", tree=[[0]]), "--flow", "pytorch"], "tree is [[0]], which the pytorch flow"),
+    ],
+)
+def test_arguments(flags: list[str], message: str, target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, "--target", target, *flags)
+
+
+def test_values_that_ask_for_nothing_are_no_reason_to_refuse(target: Path, tmp_path: Path) -> None:
+    write_medusa(tmp_path / "heads")
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--target", str(target), "--draft", str(tmp_path / "heads")]
+    argv += config(method="medusa", acceptance="exact", ngram_first=0, min_confidence=0)
+    assert main([*argv, "--allow-unverified-target"]) == 0
+
+
+def test_heads_are_refused_without_the_flag_that_takes_an_unnamed_target(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_medusa(tmp_path / "heads")
+    told = refused(capsys, "--method", "medusa", "--target", target, "--draft", tmp_path / "heads")
+    assert "give --allow-unverified-target if you know it" in told
+
+
+def test_a_reduced_vocabulary_is_of_the_embedded_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The heads that come along with the demo model draft 8192 of its tokens."""
+    told = refused(capsys, "--method", "medusa")
+    assert "this drafter has a reduced vocabulary; serve it with --backend embedded" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-batch-size", "513"], "--max-batch-size is 513; EAGLE engines have at most 512"),
+        (["--max-draft-len", "257"], "--max-draft-len is 257; EAGLE engines have at most 256"),
+        (["--quantization", "int8"], "--quantization is int8 and --method is eagle"),
+        (["--tp", "4"], "its 4 heads, 2 key-value heads and 128 inner values cannot be shared among --tp 4"),
+        (config(method="eagle", acceptance="typical", typical_threshold=1), "EAGLE engines take 0 up to less than 1"),
+    ],
+)
+def test_eagle(
+    flags: list[str], message: str, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_eagle(tmp_path / "eagle")
+    base = ["--method", "eagle", "--target", target, "--draft", tmp_path / "eagle", "--allow-unverified-target"]
+    assert message in refused(capsys, *base, *flags)
+
+
+def test_medusa_on_qwen3_is_refused_by_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tiny_model(tmp_path / "qwen3", "Qwen3ForCausalLM", head_dim=16)
+    write_medusa(tmp_path / "heads")
+    base = ["--method", "medusa", "--target", folder, "--draft", tmp_path / "heads", "--allow-unverified-target"]
+    assert "with a target of architecture Qwen3ForCausalLM" in refused(capsys, *base)
+
+
+def test_a_folder_without_weights_is_refused_in_the_pytorch_flow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["X"], "max_position_embeddings": 8, "vocab_size": 8}')
+    told = refused(capsys, "--method", "none", "--flow", "pytorch", "--target", tmp_path)
+    assert "has no *.safetensors" in told
+
+
+def test_eagle3_takes_its_drafter_as_it_is(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_eagle3(tmp_path / "eagle3")
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "eagle3", "--target", str(target)]
+    assert main([*argv, "--draft", str(tmp_path / "eagle3")]) == 0
+    assert f'artifacts.draft = "{tmp_path / "eagle3"}"' in capsys.readouterr().out
