@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the group."""
     group = parser.add_argument_group(
         "with --backend tensorrt_llm",
-        "TensorRT-LLM 1.2.1; --dry-run needs neither it nor a GPU, and tells all arguments",
+        "Engines for TensorRT-LLM 1.2.1. --dry-run needs neither it nor a GPU, and prints all that would be passed to it.",
     )
     group.add_argument(
         "--flow",
@@ -76,7 +76,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tp", type=int, default=1, metavar="N", help="GPUs that share each layer (default: %(default)s)"
     )
-    group.add_argument("--pp", type=int, default=1, metavar="N", help="groups of GPUs that share the layers among them")
+    group.add_argument(
+        "--pp", type=int, default=1, metavar="N", help="groups of GPUs that hold some layers each (default: 1)"
+    )
     group.add_argument(
         "--max-batch-size",
         type=int,
@@ -100,7 +102,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="nodes of a draft that an engine has room for (default: those of the speculative configuration)",
     )
-    group.add_argument("--workers", type=int, default=1, metavar="N", help="ranks that are compiled at the same time")
+    group.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="ranks that are compiled at the same time (default: 1)"
+    )
     group.add_argument(
         "--timing-cache", type=Path, metavar="FILE", help="kernel timings, read and added to (default: in the cache)"
     )

@@ -24,7 +24,7 @@ GOOD = Probe("1.2.1", engine_flow=True, pytorch_flow=True)
             replace(GOOD, version="1.3.0"),
             True,
             "embedded",
-            "tensorrt-llm is 1.3.0 and not 1.2.1, with compiled engines",
+            "tensorrt-llm is 1.3.0 and not 1.2.1, with compiled",
         ),
         (replace(GOOD, engine_flow=False), True, "embedded", "and not 1.2.1, with compiled engines"),
         (replace(GOOD, error="no libcuda"), True, "embedded", "does not import: no libcuda"),

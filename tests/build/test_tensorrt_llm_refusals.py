@@ -1,4 +1,4 @@
-"""What a build for TensorRT-LLM cannot do is refused before anything is read for long, with both values and the way out."""
+"""What a build for TensorRT-LLM cannot do is refused before it costs minutes, with both values and the way out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config(**keys: object) -> list[str]:
         (["--method", "none", "--flow", "pytorch", "--quantization", "int8"], "serves checkpoints as they are"),
         (
             ["--method", "eagle3", "--flow", "pytorch"],
-            "--method eagle3 --flow pytorch needs a drafter; give --draft DIR",
+            "--flow pytorch needs a drafter; give --draft DIR",
         ),
         (["--method", "ngram", "--flow", "pytorch", "--draft", "x"], "--flow pytorch takes none; leave it out"),
         (["--method", "draft_model", "--flow", "pytorch", "--draft", "/x/y"], "--draft /x/y: no such folder"),
@@ -53,7 +53,7 @@ def config(**keys: object) -> list[str]:
         (config(method="ngram", prompt_lookup_min=2, prompt_lookup_max=1), "prompt_lookup_min is 2"),
         (
             [*config(method="ngram", prompt_lookup_min=2), "--flow", "pytorch"],
-            "prompt_lookup_min is 2, which the pytorch",
+            "is 2, which the pytorch flow",
         ),
         (config(method="draft_model", ngram_first=3, model="/x"), "ngram_first is 3, which the engine flow"),
         (config(method="draft_model", dynamic_tree=True, model="/x"), "dynamic_tree is True, which the engine flow"),
