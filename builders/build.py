@@ -201,6 +201,8 @@ def _describe_drafter(plan: Plan) -> Mapping[str, str]:
 
 
 def _smoke_note(smoke: Mapping[str, Any]) -> str:
+    if smoke["equal"] is None:
+        return f" ({smoke['tokens']} greedy tokens)"
     if smoke["equal"]:
         return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
     return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"

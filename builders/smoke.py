@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.text import TOKENIZER
+from trtspec.capabilities import Support, capabilities
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFault
 from trtspec.executors.base import Executor
@@ -25,19 +26,22 @@ class Smoke:
     """Greedy tokens with and without speculation."""
 
     text: str
-    plain: tuple[int, ...]
+    plain: tuple[int, ...] | None
+    """None where the engine cannot do without drafts."""
     speculative: tuple[int, ...]
 
     @property
     def first_difference(self) -> int | None:
-        if self.plain == self.speculative:
+        if self.plain is None or self.plain == self.speculative:
             return None
         pairs = enumerate(zip(self.plain, self.speculative, strict=False))
         return next((i for i, (a, b) in pairs if a != b), min(len(self.plain), len(self.speculative)))
 
     def to_dict(self) -> dict[str, Any]:
         difference = self.first_difference
-        result: dict[str, Any] = {"tokens": len(self.plain), "equal": difference is None, "text": self.text}
+        told = self.speculative if self.plain is None else self.plain
+        equal = None if self.plain is None else difference is None
+        result: dict[str, Any] = {"tokens": len(told), "equal": equal, "text": self.text}
         return result if difference is None else {**result, "first_difference": difference}
 
 
@@ -49,15 +53,15 @@ def run_smoke(directory: Path, manifest: Manifest) -> Smoke:
     ids = [i for i in tokenizer.encode(PROMPT).ids if i < manifest.vocabulary_size] or [0]
     prompt = tuple(ids[-max(1, manifest.max_context_tokens - TOKENS) :])
     count = min(TOKENS, manifest.max_context_tokens - len(prompt))
-    plain, speculative = asyncio.run(_open_and_compare(directory, prompt, count, manifest.speculative.draft_tokens))
-    smoke = Smoke(tokenizer.decode(plain), plain, speculative)
+    plain, speculative = asyncio.run(_open_and_compare(directory, prompt, count, manifest))
+    smoke = Smoke(tokenizer.decode(speculative if plain is None else plain), plain, speculative)
     check(smoke, manifest.dtype)
     return smoke
 
 
 def check(smoke: Smoke, dtype: str) -> None:
     position = smoke.first_difference
-    if position is not None and dtype == "float32":
+    if position is not None and smoke.plain is not None and dtype == "float32":
         raise EngineFault(
             f"smoke generation: token {position} differs with speculation; plain is {list(smoke.plain)}, "
             f"speculative is {list(smoke.speculative)}; in {dtype} they must be equal"
@@ -65,12 +69,18 @@ def check(smoke: Smoke, dtype: str) -> None:
 
 
 async def _open_and_compare(
-    directory: Path, prompt: tuple[int, ...], count: int, draft_tokens: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    directory: Path, prompt: tuple[int, ...], count: int, manifest: Manifest
+) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """An embedded engine runs in this process; TensorRT-LLM has one of its own."""
     from trtspec.executors import open_executor
 
-    executor = await open_executor(directory, EngineOptions(max_batch_size=1), in_process=True)
+    in_process = manifest.backend == "embedded"
+    executor = await open_executor(directory, EngineOptions(max_batch_size=1), in_process=in_process)
+    draft_tokens, info = manifest.speculative.draft_tokens, executor.info()
+    off = capabilities(info.method, info.flow, info.acceptance)["speculation_off"]
     try:
+        if off.support is Support.REFUSED:
+            return None, await _generate(executor, Request("smoke", prompt, count, max_draft_tokens=draft_tokens))
         return await compare(executor, prompt, count, draft_tokens)
     finally:
         await executor.aclose()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trtspec
 from builders import folder
@@ -157,7 +157,18 @@ def _versions(plan: Plan) -> Mapping[str, str]:
     return {"trtspec": trtspec.__version__} | {name: importlib.metadata.version(name) for name in packages}
 
 
-def finished_before(recipe: Recipe) -> tuple[Path, Manifest] | None:
+class Wanted(Protocol):
+    """What an engine is compared by with one that was built before."""
+
+    @property
+    def inputs(self) -> Mapping[str, Path]: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def possible_outputs(self) -> list[Path]: ...
+
+
+def finished_before(recipe: Wanted) -> tuple[Path, Manifest] | None:
     """The engine that this recipe already made from these inputs, if it is whole."""
     files = recipe.inputs
     for output in recipe.possible_outputs:

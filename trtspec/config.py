@@ -39,6 +39,10 @@ class EngineOptions:
         },
     )
     cuda_graphs: bool = field(default=True, metadata={"help": "on a GPU, replay passes of few tokens as CUDA graphs"})
+    stall_seconds: int = field(
+        default=300,
+        metadata={"help": "TensorRT-LLM: time without any response after which the engine is restarted", "min": 1},
+    )
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
     speculative: Mapping[str, Any] | None = None
     """Keys of a speculative configuration that change what the engine was built with, within what it was built for."""

@@ -272,6 +272,10 @@ class EngineInfo:
     """Depth where a request names none; 0 where speculation is off by default."""
     acceptance: str = "exact"
     """The rule by which drafts are accepted."""
+    flow: str = "embedded"
+    """What runs the passes, as the table of capabilities names it."""
+    derived_statistics: bool = False
+    """Pass records are worked out from what the engine answers, and not counted where drafts are verified."""
     unverified_target: bool = False
     """A drafter was loaded although nothing shows that it was made for this target."""
 

@@ -9,7 +9,7 @@ TensorRT-LLM, and what is added to its checkpoint is added here, under the names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -97,7 +97,21 @@ def _eagle_net(layer: DecoderConfig, target: DecoderConfig) -> dict[str, Any]:
         "intermediate_size": layer.intermediate_size,
         "vocab_size": target.vocab_size,
         "head_size": layer.head_dim,
+        **_own_numbers(layer, target),
     }
+
+
+def _own_numbers(layer: DecoderConfig, target: DecoderConfig) -> dict[str, Any]:
+    """Rotation and norm, where the drafter was trained with others than the target's."""
+    own: dict[str, Any] = {}
+    if layer.rope_theta != target.rope_theta:
+        own["rotary_base"] = layer.rope_theta
+    if layer.rms_norm_eps != target.rms_norm_eps:
+        own["norm_epsilon"] = layer.rms_norm_eps
+    if layer.rope_scaling != target.rope_scaling:
+        scaling = layer.rope_scaling
+        own["rotary_scaling"] = None if scaling is None else {"rope_type": "llama3", **asdict(scaling)}
+    return own
 
 
 def _eagle_tensors(

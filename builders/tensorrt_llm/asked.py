@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the group."""
     group = parser.add_argument_group(
         "with --backend tensorrt_llm",
-        "Engines for TensorRT-LLM 1.2.1. --dry-run needs neither it nor a GPU, and prints all that would be passed to it.",
+        "Engines for TensorRT-LLM 1.2.1. --dry-run needs neither it nor a GPU, and prints all that would be passed.",
     )
     group.add_argument(
         "--flow",

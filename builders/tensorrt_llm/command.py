@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builders import demo_model, stages
 from builders.checkpoint import Checkpoint, is_full_precision, open_checkpoint, stored_precision
@@ -20,13 +20,19 @@ from builders.tensorrt_llm.artifacts import Collected
 from builders.tensorrt_llm.asked import Asked, from_flags
 from builders.tensorrt_llm.compiled import Compiled, plan_compiled
 from builders.tensorrt_llm.lines import lines
+from builders.tensorrt_llm.order import Order
 from builders.tensorrt_llm.settings import check_followed, followed
 from trtspec import speculative
-from trtspec.capabilities import ENGINE
+from trtspec.capabilities import ENGINE, PYTORCH
 from trtspec.errors import ConfigError, MissingDependency
+from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe
 from trtspec.speculative import TYPICAL, SpeculativeConfig
 from trtspec.types import Method
+
+if TYPE_CHECKING:
+    from builders.drafts.source import DraftSource, OpenedDraft
+    from builders.tensorrt_llm.stages import Drafter
 
 _WORDS = {"F16": "float16", "BF16": "bfloat16"}
 _EMBEDDED_FLAGS = {"runner": "auto", "calibration": None, "tree_nodes": None, "draft_vocabulary": None}
@@ -42,18 +48,54 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     flow = asked.flow_for(method)
     check_followed(config, method, flow)
     print(f"# backend {backend}, flow {flow}: {METHODS[options.method].summary}")
-    planned = _compiled(options, asked, config) if flow == ENGINE else _collected(options, asked, config)
+    if flow == PYTORCH:
+        return _collect(options, asked, config)
+    planned, order, drafter = _compiled(options, asked, config)
+    if not options.force and not options.dry_run and (done := stages.finished_before(order)):
+        print(f"up to date: {done[0]} (engine {done[1].engine_id[:12]}); --force builds it again")
+        return 0
     print("\n".join(lines(planned.arguments())), flush=True)
     if options.dry_run:
         return 0
+    _check_installed()
+    _check_outputs(planned)
+    from builders.tensorrt_llm.stages import build_compiled
+
+    built = build_compiled(planned, order, drafter, argv)
+    print(f"\nengine     {built.engine_id[:12]} in {order.place} after {built.build['seconds']} s")
+    print(f"serve it   {_serve(order, asked)}")
+    return 0
+
+
+def _serve(order: Order, asked: Asked) -> str:
+    size = asked.tp * asked.pp
+    return f"{f'mpirun -n {size} ' if size > 1 else ''}trtspec serve {order.place}"
+
+
+def _check_installed() -> None:
+    """What a dry run does without."""
     found = probe()
     if (missing := found.reason) is not None:
         raise MissingDependency(f"--backend tensorrt_llm is {missing}; --dry-run needs neither")
     if found.version != PINNED:
-        raise MissingDependency(
-            f"tensorrt-llm {found.version} is installed and this release is for {PINNED}; {INSTALL}"
+        raise MissingDependency(f"tensorrt-llm is {found.version} and this release is for {PINNED}; {INSTALL}")
+
+
+def _check_outputs(planned: Compiled) -> None:
+    """Refuse to compile a network that lacks the plugin of our own loop."""
+    if TOP_LOGITS in planned.target.spec.outputs:
+        raise ConfigError(
+            f"--method {planned.speculative.method.value} --flow engine: the plugin {TOP_LOGITS} of its network "
+            "is not in this release, which plans such engines (--dry-run) and does not compile them yet"
         )
-    raise ConfigError("--backend tensorrt_llm: building is not in this release yet; use --dry-run")
+
+
+def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None) -> int:
+    planned = _collected(options, asked, config)
+    print("\n".join(lines(planned.arguments())), flush=True)
+    if options.dry_run:
+        return 0
+    raise ConfigError("--flow pytorch: this release plans such engines (--dry-run) and does not serve them yet")
 
 
 def _check_flags(options: argparse.Namespace) -> None:
@@ -70,7 +112,9 @@ def _asked(options: argparse.Namespace) -> Mapping[str, Any] | None:
     return asked
 
 
-def _compiled(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None) -> Compiled:
+def _compiled(
+    options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None
+) -> tuple[Compiled, Order, Drafter | None]:
     given = _folder(options.target)
     draft = asked_draft(
         options.method,
@@ -84,11 +128,8 @@ def _compiled(options: argparse.Namespace, asked: Asked, config: Mapping[str, An
     with working_on("reading the headers of the checkpoint"):
         target = open_checkpoint(given or demo_model.fetch())
         source = None if draft is None else draft.source(target)
-    if draft is not None and source is not None:
-        from builders.drafts.checks import early_match
-
-        early_match(draft, source, allow_unverified=options.allow_unverified_target)
-    return plan_compiled(
+    drafter = None if draft is None or source is None else _matched(draft, source, options)
+    compiled = plan_compiled(
         target,
         source,
         settled,
@@ -96,6 +137,31 @@ def _compiled(options: argparse.Namespace, asked: Asked, config: Mapping[str, An
         dtype=_dtype(options.dtype, target),
         quantization=options.quantization,
         max_seq_len=context_tokens(options.max_context_tokens, target),
+    )
+    return compiled, _order(options, compiled, given, drafter), drafter
+
+
+def _matched(draft: OpenedDraft, source: DraftSource, options: argparse.Namespace) -> Drafter:
+    from builders.drafts.checks import early_match
+    from builders.tensorrt_llm.stages import Drafter
+
+    return Drafter(draft, source, early_match(draft, source, allow_unverified=options.allow_unverified_target))
+
+
+def _order(options: argparse.Namespace, compiled: Compiled, given: Path | None, drafter: Drafter | None) -> Order:
+    target = compiled.target
+    return Order(
+        model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,
+        target=target.checkpoint.path,
+        draft=None if drafter is None else drafter.draft.path,
+        flow=ENGINE,
+        dtype=target.dtype,
+        quantization=target.quantization,
+        max_context_tokens=target.max_seq_len,
+        speculative=compiled.speculative,
+        asked=compiled.asked,
+        allow_unverified_target=options.allow_unverified_target,
+        output=options.output,
     )
 
 

@@ -28,7 +28,7 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
     TOP_LOGITS,
     FolderSpec,
 )
-from trtspec.executors.tensorrt_llm.executor_arguments import choices, executor_arguments
+from trtspec.executors.tensorrt_llm.executor_arguments import CHUNKED, choices, executor_arguments
 from trtspec.executors.tensorrt_llm.probe import PINNED
 from trtspec.speculative import FLAG, SpeculativeConfig
 from trtspec.types import Method
@@ -58,7 +58,7 @@ class Compiled:
             flow=ENGINE,
             tp=self.asked.tp,
             pp=self.asked.pp,
-            max_prompt_tokens=self.target.max_input_len,
+            max_prompt_tokens=self._max_prompt_tokens,
             max_batch_size=self.asked.max_batch_size,
             engines={engine.name: engine.spec for engine in self.engines},
         )
@@ -84,10 +84,16 @@ class Compiled:
             "memory": {engine.name: _memory(engine) for engine in self.engines},
         }
 
+    @property
+    def _max_prompt_tokens(self) -> int:
+        """Where prompts cannot come in chunks, one is a single pass."""
+        longest = self.target.max_input_len
+        return longest if self.target.mode in CHUNKED else min(longest, self.target.spec.max_num_tokens)
+
     def _limits(self) -> dict[str, int]:
         return {
             "max_context_tokens": self.target.max_seq_len,
-            "max_prompt_tokens": self.target.max_input_len,
+            "max_prompt_tokens": self._max_prompt_tokens,
             "max_batch_size": self.asked.max_batch_size,
             "max_draft_tokens": self.speculative.draft_tokens,
             "max_tree_nodes": self.speculative.draft_nodes,

@@ -123,6 +123,8 @@ def main(channel: socket.socket) -> int:
 
         def open_and_watch(directory: Path, options: EngineOptions) -> OpenedEngine:
             result = really_open(directory, options)
+            if not isinstance(result, OpenedEngine):
+                raise TypeError("only embedded engines have passes to time")
             watch(stopwatch, result.engine, stack)
             return result
 

@@ -92,6 +92,8 @@ def open_configuration(item: Mapping[str, Any], folder: Path) -> Opened:
     speculative = {"method": item["engine"], **item.get("speculative", {})}
     options = EngineOptions(max_batch_size=1, kv_cache_mib=64, speculative=speculative)
     opened = open_engine(folder / item["engine"], options)
+    if not isinstance(opened, OpenedEngine):
+        raise TypeError("only embedded engines have a proposer to time")
     clock = Clock(opened.engine._proposer)
     opened.engine._proposer = clock
     return Opened(opened, clock)

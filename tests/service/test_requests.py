@@ -50,7 +50,7 @@ def test_the_table_has_a_row_for_every_request_field_and_no_other(method: Method
 
 
 def test_a_field_that_is_not_in_the_table_is_refused() -> None:
-    other = replace(MODEL, info=replace(MODEL.info, backend="unheard_of"))
+    other = replace(MODEL, info=replace(MODEL.info, backend="unheard_of", flow="unheard_of"))
     with pytest.raises(RequestError, match="text is not supported by method ngram on the unheard_of backend"):
         parse_request(pb.GenerateRequest(text="hi"), other)
 

@@ -11,6 +11,8 @@ from trtspec import manifest as manifests
 from trtspec.config import EngineOptions
 from trtspec.errors import MissingDependency
 from trtspec.executors.base import Executor
+from trtspec.executors.tensorrt_llm.probe import INSTALL, is_installed
+from trtspec.manifest import Manifest
 
 OpenEngine = Callable[[Path, EngineOptions], Coroutine[object, object, Executor]]
 """What `open_executor` is by default; tests have others."""
@@ -27,7 +29,7 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     Raises `EngineFolderError`, `ConfigError` or `MissingDependency` for what cannot be opened.
     """
     manifest = manifests.read(directory)  # a plain mistake is told before a process is started
-    _require_packages(manifest.runner)
+    _require_packages(manifest)
     if in_process:
         from trtspec.executors.in_process import InProcessExecutor
         from trtspec.executors.opened import open_engine
@@ -38,8 +40,12 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     return await WorkerExecutor.start(directory, options)
 
 
-def _require_packages(runner: str) -> None:
-    needed = (*_NEEDED, *_RUNNER_NEEDS.get(runner, ()))
+def _require_packages(manifest: Manifest) -> None:
+    if manifest.backend == "tensorrt_llm":
+        if not is_installed():
+            raise MissingDependency(f"this engine needs TensorRT-LLM, which is not installed; {INSTALL}")
+        return
+    needed = (*_NEEDED, *_RUNNER_NEEDS.get(manifest.runner, ()))
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise MissingDependency(

@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator
 from queue import SimpleQueue
 
 from trtspec.errors import EngineLost
-from trtspec.executors.loop import EngineLoop
 from trtspec.executors.messages import Close, Command, Report
-from trtspec.executors.opened import OpenedEngine
+from trtspec.executors.opened import Opened
 from trtspec.executors.streams import RequestStreams
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
@@ -21,9 +20,9 @@ _log = logging.getLogger(__name__)
 class InProcessExecutor:
     """Implements `Executor`. Must be made on the event loop that uses it."""
 
-    def __init__(self, opened: OpenedEngine) -> None:
+    def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._stats = opened.engine.stats()
+        self._stats = opened.stats()
         self._streams = RequestStreams()
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -60,12 +59,12 @@ class InProcessExecutor:
         self._end("the engine was closed")
         self._inbox.put(Close())
         await asyncio.to_thread(self._thread.join)
-        self._opened.engine.check()
+        self._opened.check()
 
     def _run(self) -> None:
         """The engine's thread. A bug in the engine ends the requests, as a crashed worker would."""
         try:
-            EngineLoop(self._opened.engine, self._inbox, self._publish).run()
+            self._opened.run(self._inbox, self._publish)
         except Exception as error:  # whatever it is, requests must not wait for ever
             _log.exception("the engine failed")
             self._loop.call_soon_threadsafe(self._end, f"the engine failed: {error!r}")

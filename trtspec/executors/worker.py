@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from queue import SimpleQueue
 
 from trtspec.errors import TrtspecError
@@ -25,7 +26,6 @@ def main(channel: socket.socket) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the parent's decision
     # Only now, because loading torch takes seconds, in which a Ctrl-C must not hit this process.
-    from trtspec.executors.loop import EngineLoop
     from trtspec.executors.opened import open_engine
 
     command = receive(channel)
@@ -46,8 +46,13 @@ def main(channel: socket.socket) -> int:
         publish(OpenFailed(error))
         return 1
     gc.freeze()  # an open engine lives as long as the process: collecting garbage need not look at it
-    publish(Ready(opened.info, opened.engine.stats()))
-    EngineLoop(opened.engine, inbox, publish).run()
+    publish(Ready(opened.info, opened.stats()))
+    try:
+        opened.run(inbox, publish)
+    except Exception:  # the engine cannot be trusted any more, not even to be taken down in order
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     return 0
 
 

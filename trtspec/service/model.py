@@ -21,7 +21,7 @@ class ServedModel:
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
-        return capabilities(self.info.method, self.info.backend, self.info.acceptance)
+        return capabilities(self.info.method, self.info.flow, self.info.acceptance)
 
     @property
     def default_draft_tokens(self) -> int:

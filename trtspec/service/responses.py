@@ -47,6 +47,8 @@ class Answer:
     prompt_logprobs: tuple[TokenLogprobs, ...]
     outputs: Sequence[OutputAssembler]
     clock: Clock
+    derived: bool = False
+    """Its pass records were worked out from what the engine answered."""
 
 
 def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> pb.GenerateResponse:
@@ -99,6 +101,7 @@ def _totals(answer: Answer, now: float) -> pb.Finished:
     request = answer.request
     told = request.stats_level is not StatsLevel.NONE
     completion_tokens = sum(output.count for output in answer.outputs)
+    stats = speculation_stats(request.speculation.method, answer.outputs, derived=answer.derived)
     return pb.Finished(
         usage=pb.Usage(
             prompt_token_count=answer.prompt_tokens,
@@ -107,7 +110,7 @@ def _totals(answer: Answer, now: float) -> pb.Finished:
             cached_prompt_token_count=answer.cached_tokens,
         ),
         timings=_timings(answer.clock, now),
-        speculation=speculation_stats(request.speculation.method, answer.outputs) if told else None,
+        speculation=stats if told else None,
     )
 
 

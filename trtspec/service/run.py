@@ -150,6 +150,7 @@ class GenerateRun:
             prompt_logprobs=self._prompt_logprobs,
             outputs=self._outputs,
             clock=self._clock,
+            derived=self._model.info.derived_statistics,
         )
 
 

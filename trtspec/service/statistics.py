@@ -17,12 +17,12 @@ def method_name(value: Method) -> str:
     return f"SPECULATION_METHOD_{value.name}"
 
 
-def speculation_stats(method: Method, outputs: Sequence[OutputAssembler]) -> spec.SpeculationStats:
+def speculation_stats(method: Method, outputs: Sequence[OutputAssembler], *, derived: bool) -> spec.SpeculationStats:
     """Totals over all outputs, without records of passes."""
     stats = sum((output.stats for output in outputs), SpeculationStats())
     return spec.SpeculationStats(
         method=method_name(method),
-        source=spec.STATS_SOURCE_MEASURED,
+        source=spec.STATS_SOURCE_DERIVED if derived else spec.STATS_SOURCE_MEASURED,
         decode_passes=stats.decode_passes,
         spec_steps=stats.spec_steps,
         drafted_count=stats.drafted,

@@ -20,9 +20,13 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
 )
 from trtspec.speculative import TYPICAL, WINDOWS, SpeculativeConfig
 
-_CHUNKED = (NONE, EAGLE)
+CHUNKED = (NONE, EAGLE)
 """Modes whose prompts may come in chunks: upstream tests it with these."""
 _POOL_FRACTION = 0.9
+_MOST_QUEUED = 1024
+"""Beyond, `enqueue_requests` refuses at once; a server's own bound is lower."""
+_MOST_ITERATIONS = 1000
+"""Iterations whose statistics wait to be read; they are read several times a second."""
 
 
 def executor_arguments(name: str, folder: FolderSpec, speculative: SpeculativeConfig) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def executor_arguments(name: str, folder: FolderSpec, speculative: SpeculativeCo
         "max_beam_width": 1,
         "max_batch_size": folder.max_batch_size,
         "batching_type": "INFLIGHT",
-        "enable_chunked_context": engine.mode in _CHUNKED,
+        "enable_chunked_context": engine.mode in CHUNKED,
         "kv_cache_config": _kv_cache(name, engine),
         "scheduler_config": {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"},
         "decoding_config": _decoding(engine.mode, speculative),
@@ -41,6 +45,8 @@ def executor_arguments(name: str, folder: FolderSpec, speculative: SpeculativeCo
         "additional_model_outputs": (
             [{"name": TOP_LOGITS, "gather_context": True}] if TOP_LOGITS in engine.outputs else None
         ),
+        "max_queue_size": _MOST_QUEUED,
+        "iter_stats_max_iterations": _MOST_ITERATIONS,
     }
 
 

@@ -1,8 +1,7 @@
 """What TensorRT-LLM offers here: whether it is installed, its flows and decoding classes, and which GPUs there are.
 
 Importing TensorRT-LLM starts MPI and CUDA, takes seconds, and aborts on some machines. So it is looked into by a child
-process, `python -m trtspec.executors.tensorrt_llm.probe`, which prints one JSON object; what goes wrong in it becomes a
-sentence.
+process, which prints one JSON object; what goes wrong in it becomes a sentence.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DECODING_CLASSES = (
     *("DraftTargetDecodingConfig", "MTPDecodingConfig"),  # of 1.2.1; newer ones follow
     *("Eagle3DecodingConfig", "DFlashDecodingConfig", "PARDDecodingConfig", "SADecodingConfig"),
 )
-_MODULE = "trtspec.executors.tensorrt_llm.probe"
+_LOOK = f"from {__name__} import tell; tell()"
 _SECONDS = 180.0
 _GPU_FIELDS = "name,compute_cap,memory.total,memory.free,driver_version"
 
@@ -91,7 +90,7 @@ def probe() -> Probe:
     version = _version()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", _MODULE],
+            [sys.executable, "-c", _LOOK],
             capture_output=True,
             text=True,
             timeout=_SECONDS,
@@ -155,5 +154,6 @@ def _has_engine_flow() -> bool:
     return hasattr(executor, "Executor") and hasattr(builder, "build")
 
 
-if __name__ == "__main__":
+def tell() -> None:
+    """What the child process does."""
     print(json.dumps(asdict(look())))

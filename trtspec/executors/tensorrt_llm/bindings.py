@@ -1,0 +1,74 @@
+"""Plain arguments to the objects of `tensorrt_llm.bindings.executor`: no other module of this backend makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensorrt_llm.bindings import executor as trtllm
+
+_KV_CACHE_OPTIONS = ("enable_block_reuse", "free_gpu_memory_fraction", "max_tokens")
+
+
+def open_executor(directory: Path, arguments: Mapping[str, Any]) -> trtllm.Executor:
+    """Open an engine; it is ready for requests, or raises RuntimeError."""
+    return trtllm.Executor(str(directory), trtllm.ModelType.DECODER_ONLY, executor_config(arguments))
+
+
+def executor_config(arguments: Mapping[str, Any]) -> trtllm.ExecutorConfig:
+    """Of the arguments that `executor_arguments` made."""
+    outputs = [trtllm.AdditionalModelOutput(**item) for item in arguments["additional_model_outputs"] or ()]
+    decoding = arguments["decoding_config"]
+    policy = arguments["scheduler_config"]["capacity_scheduler_policy"]
+    return trtllm.ExecutorConfig(
+        max_beam_width=arguments["max_beam_width"],
+        max_batch_size=arguments["max_batch_size"],
+        batching_type=getattr(trtllm.BatchingType, arguments["batching_type"]),
+        enable_chunked_context=arguments["enable_chunked_context"],
+        kv_cache_config=trtllm.KvCacheConfig(**{key: arguments["kv_cache_config"][key] for key in _KV_CACHE_OPTIONS}),
+        scheduler_config=trtllm.SchedulerConfig(
+            capacity_scheduler_policy=getattr(trtllm.CapacitySchedulerPolicy, policy)
+        ),
+        decoding_config=None if decoding is None else decoding_config(decoding),
+        extended_runtime_perf_knob_config=trtllm.ExtendedRuntimePerfKnobConfig(
+            multi_block_mode=arguments["extended_runtime_perf_knob_config"]["multi_block_mode"]
+        ),
+        additional_model_outputs=outputs or None,
+        max_queue_size=arguments["max_queue_size"],
+        iter_stats_max_iterations=arguments["iter_stats_max_iterations"],
+    )
+
+
+def decoding_config(arguments: Mapping[str, Any]) -> trtllm.DecodingConfig:
+    """The mode and its one configuration."""
+    mode = getattr(trtllm.DecodingMode, arguments["decoding_mode"])()
+    if "medusa_choices" in arguments:
+        return trtllm.DecodingConfig(decoding_mode=mode, medusa_choices=arguments["medusa_choices"])
+    if "eagle_config" in arguments:
+        eagle = {key: value for key, value in arguments["eagle_config"].items() if value is not None}
+        return trtllm.DecodingConfig(decoding_mode=mode, eagle_config=trtllm.EagleConfig(**eagle))
+    sizes = trtllm.LookaheadDecodingConfig(*arguments["lookahead_decoding_config"])
+    return trtllm.DecodingConfig(decoding_mode=mode, lookahead_decoding_config=sizes)
+
+
+def make_request(arguments: Mapping[str, Any], vocabulary_size: int) -> trtllm.Request:
+    """Of the arguments that `request_arguments` made."""
+    made = dict(arguments)
+    ids, most = made.pop("input_token_ids"), made.pop("max_tokens")
+    made["sampling_config"] = trtllm.SamplingConfig(**made["sampling_config"])
+    output = dict(made["output_config"])
+    if names := output.get("additional_model_outputs"):
+        output["additional_model_outputs"] = [trtllm.AdditionalModelOutput(name, True) for name in names]
+    made["output_config"] = trtllm.OutputConfig(**output)
+    if biases := made.get("embedding_bias"):
+        made["embedding_bias"] = _bias(biases, vocabulary_size)
+    return trtllm.Request(ids, most, **made)
+
+
+def _bias(biases: Mapping[int, float], vocabulary_size: int) -> torch.Tensor:
+    """[V] in float32, the type of the logits of every engine that the builder makes."""
+    dense = torch.zeros(vocabulary_size)
+    dense[list(biases)] = torch.tensor(list(biases.values()))
+    return dense

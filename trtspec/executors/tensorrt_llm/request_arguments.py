@@ -1,0 +1,76 @@
+"""One output of a request as the arguments of `tensorrt_llm.bindings.executor.Request`, in plain values.
+
+Everything that TensorRT-LLM has a surprising default for is set: output without the prompt, a seed of its own (unset
+ones are all 0), and top_p 1 for the whole law (with neither top_k nor top_p it takes the best token, whatever the
+temperature).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+from trtspec.errors import Unsupported
+from trtspec.types import Request, SamplingParams
+
+_SEEDS = 1 << 64
+_MIDDLE, _SPAN = 100, 200
+"""Our priorities are -100 to 100, TensorRT-LLM's 0 to 1."""
+
+
+def request_arguments(request: Request, output_index: int, now: float) -> dict[str, Any]:
+    """The arguments for one output; the deadline becomes a time from `now`."""
+    end, others = _ends(request)
+    arguments: dict[str, Any] = {
+        "input_token_ids": list(request.prompt),
+        "max_tokens": request.max_tokens,
+        "streaming": True,
+        "sampling_config": sampling_arguments(request.sampling, (request.seed + output_index) % _SEEDS),
+        "output_config": {"exclude_input_from_output": True, "return_perf_metrics": True},
+        "end_id": end,
+        "pad_id": end,
+        "stop_words": [[id_] for id_ in others] or None,
+        "bad_words": [list(word) for word in request.sampling.bad_words] or None,
+        "priority": (request.priority + _MIDDLE) / _SPAN,
+    }
+    if request.sampling.logit_bias:
+        arguments["embedding_bias"] = dict(request.sampling.logit_bias)
+    if request.deadline is not None:
+        arguments["allotted_time_ms"] = timedelta(seconds=max(request.deadline - now, 0.001))
+    if request.tenant:
+        arguments["cache_salt_id"] = salt(request.tenant)
+    return arguments
+
+
+def sampling_arguments(sampling: SamplingParams, seed: int) -> dict[str, Any]:
+    """Of `SamplingConfig`; only what differs from neutral."""
+    found: dict[str, Any] = {"seed": seed}
+    if sampling.greedy:
+        found["top_k"] = 1
+    else:
+        found |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        found |= {"top_k": sampling.top_k} if sampling.top_k else {}
+        found |= {"min_p": sampling.min_p} if sampling.min_p else {}
+    for name, neutral in (("repetition_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0)):
+        if (value := getattr(sampling, name)) != neutral:
+            found[name] = value
+    return found | ({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {})
+
+
+def _ends(request: Request) -> tuple[int | None, list[int]]:
+    """The id that ends the text, and the ids that end it as stop words: the runtime has one of the first kind only."""
+    ends = sorted(request.eos_ids - request.stop_ids)
+    others = sorted(request.stop_ids) + ends[1:]
+    if request.sampling.min_tokens and others:
+        raise Unsupported(
+            f"min_tokens is {request.sampling.min_tokens} and {len(others)} ids beside the end of the text end an "
+            "output; TensorRT-LLM would not hold those back: leave stop_token_ids out, or use the embedded backend",
+            feature="min_tokens",
+        )
+    return (ends[0] if ends else None), others
+
+
+def salt(tenant: str) -> int:
+    """Blocks of the KV cache are shared under equal salts only; 63 bits of a hash keep tenants apart."""
+    return int.from_bytes(hashlib.sha256(tenant.encode()).digest()[:8], "big") >> 1
