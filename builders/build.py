@@ -128,6 +128,8 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     asked = None if text is None else speculative.parse(text)
     check_asked(options.method, asked)
     given = None if options.target is None else options.target.expanduser().resolve()
+    if METHODS[options.method].drafter is not None:
+        stages.require_packages()
     draft = asked_draft(
         options.method,
         options.draft,

@@ -37,9 +37,9 @@ _HEADROOM_BYTES = 64 << 20
 """Disk space for everything that is not weights."""
 
 
-def require_packages() -> None:
+def require_packages(needed: Sequence[str] = _NEEDED) -> None:
     """Say what to install before anything is read."""
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise MissingDependency(
             f"building needs the package {missing[0]}, which is not installed; pip install 'trtspec[embedded]'"
         )

@@ -1,4 +1,4 @@
-"""Which drafter the flags of a build name. Light: nothing is loaded for a method without a drafter."""
+"""Which drafter the flags of a build name. Light: PyTorch is loaded only for a method that has a drafter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builders import stages
 from builders.methods import METHODS
 from trtspec.errors import ConfigError
 
@@ -29,7 +28,6 @@ def asked_draft(
         return None
     if flag is not None and named is not None and flag != Path(named):
         raise ConfigError(f"--draft is {flag} and --speculative-config names the model {named}; give one")
-    stages.require_packages()
     from builders.drafts.choose import choose_draft
 
     return choose_draft(method, flag if named is None else Path(named), target)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from builders.drafts.source import DraftSource, OpenedDraft
     from builders.tensorrt_llm.stages import Drafter
 
+_NEEDED = ("torch", "transformers", "safetensors")
+"""TensorRT-LLM brings these, and no more of what the other backend needs."""
 _WORDS = {"F16": "float16", "BF16": "bfloat16"}
 _EMBEDDED_FLAGS = {"runner": "auto", "calibration": None, "tree_nodes": None, "draft_vocabulary": None}
 """Flags of the other backend, with the value that asks for nothing."""
@@ -42,7 +44,7 @@ _EMBEDDED_FLAGS = {"runner": "auto", "calibration": None, "tree_nodes": None, "d
 def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> int:
     """Plan, print, and build unless it is a dry run."""
     _check_flags(options)
-    stages.require_packages()
+    stages.require_packages(_NEEDED)
     method, config = Method(options.method), _asked(options)
     asked = from_flags(options)
     flow = asked.flow_for(method)

@@ -25,6 +25,7 @@ from builders.tensorrt_llm.compiled import Compiled
 from builders.tensorrt_llm.compiling import compile_engine
 from builders.tensorrt_llm.export import export
 from builders.tensorrt_llm.order import Order
+from builders.tensorrt_llm.spelling import in_old_spelling
 from builders.text import TextArtifact, load_tokenizer, pack_text
 from trtspec import manifest
 from trtspec.errors import ConfigError
@@ -91,7 +92,8 @@ def _fill(compiled: Compiled, order: Order, drafter: Drafter | None, directory: 
 
 
 def _as_hugging_face(checkpoint: Checkpoint, dtype: str, place: Path) -> Path:
-    return checkpoint.path if checkpoint.path.is_dir() else export(checkpoint, dtype, place)
+    """A folder that TensorRT-LLM's transformers reads as ours does."""
+    return in_old_spelling(checkpoint.path, place) if checkpoint.path.is_dir() else export(checkpoint, dtype, place)
 
 
 def _manifest(compiled: Compiled, order: Order, text: TextArtifact, drafter: Drafter | None, identity: str) -> Manifest:

@@ -36,11 +36,12 @@ def test_absent_keys_take_the_defaults_of_transformers(architecture: str) -> Non
     raw = {**RAW, "architectures": [architecture]}
     found = model_config(raw, Path("config.json"))
     reference = getattr(transformers, architecture).config_class(**raw)
-    config, rope = found.decoder, reference.rope_parameters
+    config, rope = found.decoder, getattr(reference, "rope_parameters", reference.to_dict())  # since transformers 5
     assert config.num_kv_heads == reference.num_key_value_heads
     assert config.head_dim == (getattr(reference, "head_dim", None) or 2)
     assert config.max_position_embeddings == reference.max_position_embeddings
-    assert (config.rope_theta, config.rope_scaling) == (rope["rope_theta"], None) and rope["rope_type"] == "default"
+    assert (config.rope_theta, config.rope_scaling) == (rope["rope_theta"], None)
+    assert rope.get("rope_type", "default") == "default" and rope.get("rope_scaling") is None
     assert (config.rms_norm_eps, config.tie_word_embeddings) == (reference.rms_norm_eps, reference.tie_word_embeddings)
     assert found.attention_window == getattr(reference, "sliding_window", None)
 

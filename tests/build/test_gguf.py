@@ -59,8 +59,9 @@ def test_file_says_what_the_folder_says(
     assert [name for name in shapes if not torch.equal(checkpoint.read(name), original.read(name))] == []
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32).state_dict()
     assert [name for name in shapes if not torch.equal(checkpoint.read(name), reference[name])] == []
-    text = "the thin man's café"
-    assert checkpoint.tokenizer().encode(text) == original.tokenizer().encode(text)
+    text = "the thin man's café"  # transformers 4 adds a beginning of its own to those of Llama's GGUF files
+    ids = [item.tokenizer().encode(text, add_special_tokens=False) for item in (checkpoint, original)]
+    assert ids[0] == ids[1]
 
 
 def test_window_of_attention_is_read(tmp_path: Path) -> None:
@@ -183,4 +184,5 @@ def test_demo_weights_equal_those_of_transformers() -> None:
     assert len(shapes) == 272 and different == []
     assert set(weights) - set(shapes) == {"lm_head.weight"} and checkpoint.config.tie_word_embeddings
     assert checkpoint.config.rms_norm_eps == reference.config.rms_norm_eps
-    assert checkpoint.config.rope_theta == reference.config.rope_parameters["rope_theta"] == 100000.0
+    rope = getattr(reference.config, "rope_parameters", reference.config.to_dict())  # by the version of transformers
+    assert checkpoint.config.rope_theta == rope["rope_theta"] == 100000.0

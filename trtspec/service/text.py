@@ -60,7 +60,7 @@ class Tokenizer:
         """Open the tokenizer of an engine folder."""
         try:
             return cls(PreTrainedTokenizerFast.from_pretrained(engine / TOKENIZER, local_files_only=True))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
             raise EngineFolderError(f"{engine / TOKENIZER} cannot be read ({error}); build the engine again") from error
 
     @property

@@ -27,4 +27,5 @@ def exp(x: np.float32) -> np.float32:
     y = y * r + np.float32(5.0000001201e-1)
     y = y * r * r + r + np.float32(1)
     bits = (np.int32(power) + np.int32(127)) << np.int32(23)
-    return np.float32(y * of_bits(bits))  # type: ignore[call-arg]
+    result: np.float32 = np.float32(y * of_bits(bits))  # type: ignore[call-arg]
+    return result
