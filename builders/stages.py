@@ -74,7 +74,7 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
 
     with working_on("packing the tokenizer"):
         tokenizer = load_tokenizer(plan.checkpoint)
-        text = pack_text(plan.checkpoint, tokenizer, directory)
+        text = pack_text(plan.checkpoint, tokenizer, plan.checkpoint.config.vocab_size, directory)
     source = _fitting(plan, tokenizer, text.vocabulary_size, directory)
     made = _target(plan, text, directory)
     if source is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from builders.checkpoint import Checkpoint
 from builders.generation import generation_defaults
 from trtspec import generation
 from trtspec.errors import CheckpointError
@@ -31,7 +31,19 @@ class TextArtifact:
     sha256: str
 
 
-def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+class TextSource(Protocol):
+    """What of a checkpoint is about text."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+    @property
+    def generation(self) -> Mapping[str, Any] | None: ...
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+
+def load_tokenizer(checkpoint: TextSource) -> PreTrainedTokenizerBase:
     """The checkpoint's tokenizer, or an error that names the checkpoint."""
     try:
         return checkpoint.tokenizer()
@@ -42,8 +54,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         ) from error
 
 
-def pack_text(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, directory: Path) -> TextArtifact:
-    """Save the tokenizer with its template, and the generation defaults."""
+def pack_text(checkpoint: TextSource, tokenizer: PreTrainedTokenizerBase, width: int, directory: Path) -> TextArtifact:
+    """Save the tokenizer with its template, and the generation defaults; the embedding has `width` rows."""
     tokenizer.save_pretrained(directory / generation.TOKENIZER)
     path = directory / TOKENIZER
     if not path.is_file():
@@ -53,7 +65,7 @@ def pack_text(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase, direct
     defaults = generation_defaults(checkpoint.generation, checkpoint.eos_token_ids, tokenizer.eos_token_id)
     generation.write(defaults, directory)
     known = max(tokenizer.get_vocab().values()) + 1
-    return TextArtifact(min(checkpoint.config.vocab_size, known), tokenizer_sha256(path))
+    return TextArtifact(min(width, known), tokenizer_sha256(path))
 
 
 def tokenizer_sha256(path: Path) -> str:

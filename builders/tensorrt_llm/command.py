@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders import demo_model, stages
-from builders.checkpoint import Checkpoint, is_full_precision, open_checkpoint, stored_precision
+from builders.architectures import ARCHITECTURES
+from builders.checkpoint import Checkpoint, open_checkpoint, stored_precision
 from builders.choices import Choice
 from builders.drafts.asked import asked_draft
 from builders.methods import METHODS, check_asked, resolve
@@ -27,6 +28,7 @@ from trtspec.capabilities import ENGINE, PYTORCH
 from trtspec.errors import ConfigError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe
+from trtspec.manifest import Manifest
 from trtspec.speculative import TYPICAL, SpeculativeConfig
 from trtspec.types import Method
 
@@ -51,10 +53,9 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     check_followed(config, method, flow)
     print(f"# backend {backend}, flow {flow}: {METHODS[options.method].summary}")
     if flow == PYTORCH:
-        return _collect(options, asked, config)
+        return _collect(options, asked, config, argv)
     planned, order, drafter = _compiled(options, asked, config)
-    if not options.force and not options.dry_run and (done := stages.finished_before(order)):
-        print(f"up to date: {done[0]} (engine {done[1].engine_id[:12]}); --force builds it again")
+    if _is_done(order, options):
         return 0
     print("\n".join(lines(planned.arguments())), flush=True)
     if options.dry_run:
@@ -63,10 +64,7 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     _check_outputs(planned)
     from builders.tensorrt_llm.stages import build_compiled
 
-    built = build_compiled(planned, order, drafter, argv)
-    print(f"\nengine     {built.engine_id[:12]} in {order.place} after {built.build['seconds']} s")
-    print(f"serve it   {_serve(order, asked)}")
-    return 0
+    return _told(build_compiled(planned, order, drafter, argv), order, _serve(order, asked))
 
 
 def _serve(order: Order, asked: Asked) -> str:
@@ -92,12 +90,35 @@ def _check_outputs(planned: Compiled) -> None:
         )
 
 
-def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None) -> int:
+def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None, argv: Sequence[str]) -> int:
     planned = _collected(options, asked, config)
+    order = _order(options, planned.speculative, asked, planned.target.path, planned.dtype, planned.max_seq_len)
+    order = replace(order, draft=None if planned.draft is None else planned.draft.path, flow=PYTORCH)
+    if _is_done(order, options):
+        return 0
     print("\n".join(lines(planned.arguments())), flush=True)
     if options.dry_run:
         return 0
-    raise ConfigError("--flow pytorch: this release plans such engines (--dry-run) and does not serve them yet")
+    _check_installed()
+    from builders.tensorrt_llm.collecting import build_collected
+
+    return _told(build_collected(planned, order, argv), order, f"trtspec serve {order.place}")
+
+
+def _is_done(order: Order, options: argparse.Namespace) -> bool:
+    """Whether the same folder was built before, and that is told."""
+    if options.force or options.dry_run or (done := stages.finished_before(order)) is None:
+        return False
+    print(f"up to date: {done[0]} (engine {done[1].engine_id[:12]}); --force builds it again")
+    return True
+
+
+def _told(built: Manifest, order: Order, serve: str) -> int:
+    print(f"\nengine     {built.engine_id[:12]} in {order.place} after {built.build['seconds']} s")
+    if text := built.smoke.get("text"):
+        print(f"it says    {text!r}")
+    print(f"serve it   {serve}")
+    return 0
 
 
 def _check_flags(options: argparse.Namespace) -> None:
@@ -140,7 +161,9 @@ def _compiled(
         quantization=options.quantization,
         max_seq_len=context_tokens(options.max_context_tokens, target),
     )
-    return compiled, _order(options, compiled, given, drafter), drafter
+    planned = compiled.target
+    order = _order(options, settled, asked, target.path, planned.dtype, planned.max_seq_len)
+    return compiled, replace(order, draft=None if draft is None else draft.path), drafter
 
 
 def _matched(draft: OpenedDraft, source: DraftSource, options: argparse.Namespace) -> Drafter:
@@ -150,18 +173,20 @@ def _matched(draft: OpenedDraft, source: DraftSource, options: argparse.Namespac
     return Drafter(draft, source, early_match(draft, source, allow_unverified=options.allow_unverified_target))
 
 
-def _order(options: argparse.Namespace, compiled: Compiled, given: Path | None, drafter: Drafter | None) -> Order:
-    target = compiled.target
+def _order(
+    options: argparse.Namespace, config: SpeculativeConfig, asked: Asked, target: Path, dtype: str, context: int
+) -> Order:
+    given = options.target
     return Order(
-        model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,
-        target=target.checkpoint.path,
-        draft=None if drafter is None else drafter.draft.path,
+        model=demo_model.MODEL if given is None else target.stem if target.suffix == ".gguf" else target.name,
+        target=target,
+        draft=None,
         flow=ENGINE,
-        dtype=target.dtype,
-        quantization=target.quantization,
-        max_context_tokens=target.max_seq_len,
-        speculative=compiled.speculative,
-        asked=compiled.asked,
+        dtype=dtype,
+        quantization=options.quantization,
+        max_context_tokens=context,
+        speculative=config,
+        asked=asked,
         allow_unverified_target=options.allow_unverified_target,
         output=options.output,
     )
@@ -176,10 +201,7 @@ def _settled(method: str, asked: Mapping[str, Any] | None, suited: Mapping[str, 
 
 def _dtype(asked: str, target: Checkpoint) -> str:
     """The type of the weights: the checkpoint's, where it is a half one."""
-    stored = stored_precision(target.tensors)
-    if asked == "auto":
-        return _WORDS.get(stored, "float32" if is_full_precision(stored) else "bfloat16")
-    return asked
+    return _WORDS.get(stored_precision(target.tensors), "bfloat16") if asked == "auto" else asked
 
 
 def _collected(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None) -> Collected:
@@ -196,6 +218,8 @@ def _collected(options: argparse.Namespace, asked: Asked, config: Mapping[str, A
     suited = {"num_speculative_tokens": artifacts.mtp_depth(target)} if method is Method.MTP else _USUAL.get(method, {})
     settled = _settled(options.method, config, suited)
     draft = _draft_folder(options, config)
+    if draft is not None and method is Method.EAGLE3:
+        _check_eagle3(options, target, draft, settled)
     return Collected(
         settled,
         asked,
@@ -221,6 +245,23 @@ def _draft_folder(options: argparse.Namespace, config: Mapping[str, Any] | None)
     if given is not None:
         raise ConfigError(f"--draft is {given} and --method {options.method} --flow pytorch takes none; leave it out")
     return None
+
+
+def _check_eagle3(options: argparse.Namespace, target: artifacts.Model, draft: Path, config: SpeculativeConfig) -> None:
+    """What can be seen of it from headers; of architectures that are not ours, only that it is meant."""
+    if target.architecture in ARCHITECTURES:
+        from builders.drafts.checks import check_source, early_match
+        from builders.drafts.choose import choose_draft
+
+        checkpoint, opened = open_checkpoint(target.path), choose_draft("eagle3", draft, target.path)
+        source = opened.source(checkpoint)
+        check_source(source, checkpoint.config, config)
+        early_match(opened, source, allow_unverified=options.allow_unverified_target)
+    elif not options.allow_unverified_target:
+        raise ConfigError(
+            f"--draft {draft}: nothing shows that it was made for a target of {target.architecture}; give "
+            "--allow-unverified-target if you know it"
+        )
 
 
 def _context(asked: int | None, target: artifacts.Model) -> int:

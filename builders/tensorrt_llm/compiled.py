@@ -28,7 +28,7 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
     TOP_LOGITS,
     FolderSpec,
 )
-from trtspec.executors.tensorrt_llm.executor_arguments import CHUNKED, choices, executor_arguments
+from trtspec.executors.tensorrt_llm.executor_arguments import choices, executor_arguments, takes_chunks
 from trtspec.executors.tensorrt_llm.probe import PINNED
 from trtspec.speculative import FLAG, SpeculativeConfig
 from trtspec.types import Method
@@ -87,8 +87,8 @@ class Compiled:
     @property
     def _max_prompt_tokens(self) -> int:
         """Where prompts cannot come in chunks, one is a single pass."""
-        longest = self.target.max_input_len
-        return longest if self.target.mode in CHUNKED else min(longest, self.target.spec.max_num_tokens)
+        longest, engine = self.target.max_input_len, self.target.spec
+        return longest if takes_chunks(engine) else min(longest, engine.max_num_tokens)
 
     def _limits(self) -> dict[str, int]:
         return {

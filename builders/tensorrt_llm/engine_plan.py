@@ -47,6 +47,11 @@ class EnginePlan:
         return self.asked.max_input_len or self.max_seq_len - 1
 
     @property
+    def fused(self) -> bool:
+        """Fused attention over prompts (FMHA) is there in half precision alone."""
+        return self.dtype != "float32"
+
+    @property
     def convert(self) -> dict[str, Any]:
         """The target's, or the draft model's, way from Hugging Face's files."""
         algo, tp, pp = QUANT_ALGOS[self.quantization], self.asked.tp, self.asked.pp
@@ -79,8 +84,8 @@ class EnginePlan:
             "plugin_config": {
                 "gemm_plugin": "auto",
                 "remove_input_padding": True,
-                "context_fmha": True,
-                "use_paged_context_fmha": True,
+                "context_fmha": self.fused,
+                "use_paged_context_fmha": self.fused,
                 "tokens_per_block": _TOKENS_PER_BLOCK,
             },
         }
@@ -101,6 +106,7 @@ class EnginePlan:
             max_draft_len=self.draft_len,
             outputs=("logits", *added, *self.extra_outputs),
             kv_bytes_per_token=self.kv_bytes * self.asked.tp * self.asked.pp,
+            paged_context=self.fused,
         )
 
     @property
@@ -119,6 +125,11 @@ class EnginePlan:
     def check(self) -> None:
         """Refuse what the conversion or the build would stop at, minutes later, or what would be wrong at run time."""
         self._check_parallel()
+        if not self.fused and (self.mode == EAGLE or self.extra_outputs):
+            raise ConfigError(
+                "--dtype is float32, for which TensorRT-LLM has no paged attention over prompts, and this method needs "
+                "it; give --dtype bfloat16 or float16"
+            )
         if not 1 <= self.max_input_len < self.max_seq_len:
             raise ConfigError(
                 f"--max-input-len is {self.max_input_len} and the context --max-seq-len is {self.max_seq_len}; "

@@ -75,7 +75,7 @@ def _fill(compiled: Compiled, order: Order, drafter: Drafter | None, directory: 
     target = compiled.target.checkpoint
     with working_on("packing the tokenizer"):
         tokenizer = load_tokenizer(target)
-        text = pack_text(target, tokenizer, directory)
+        text = pack_text(target, tokenizer, target.config.vocab_size, directory)
     if drafter is not None and drafter.source.model is not None:
         allow = order.allow_unverified_target
         fitted = fit_drafter(drafter.source, tokenizer, text.vocabulary_size, allow_unverified=allow)
@@ -111,7 +111,7 @@ def _manifest(compiled: Compiled, order: Order, text: TextArtifact, drafter: Dra
         tokenizer_sha256=text.sha256,
         target_sha256=identity,
         drafter=None if drafter is None else _record(drafter, identity, order),
-        versions=_versions(),
+        versions=versions(),
     )
 
 
@@ -142,7 +142,8 @@ def _check_space(compiled: Compiled, order: Order, directory: Path) -> None:
         raise ConfigError(f"--output {order.place}: the engines need {needed} bytes and {free} are free on that disk")
 
 
-def _versions() -> Mapping[str, str]:
+def versions() -> Mapping[str, str]:
+    """What built the folder."""
     packages = ("torch", "transformers", "safetensors")
     return {"trtspec": trtspec.__version__, "tensorrt-llm": PINNED} | {
         name: metadata.version(name) for name in packages

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from builders.checkpoint import expected_shapes
+from builders.checkpoint import expected_shapes, layer_shapes
 from builders.model_config import model_config
 from builders.safetensors_file import LENGTH
 
@@ -119,6 +119,8 @@ def write_drafter(folder: Path, method: str, config: Mapping[str, Any]) -> Path:
             shapes[f"{head}.1.weight"] = (vocabulary, hidden)
         return write_tensors(folder / "medusa_lm_head.safetensors", shapes)
     one = {**config, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
+    if method == "eagle3":
+        return _write_eagle3(folder, one)
     (folder / "config.json").write_text(json.dumps(one))
     inside = {
         name.removeprefix("model."): shape
@@ -129,3 +131,13 @@ def write_drafter(folder: Path, method: str, config: Mapping[str, Any]) -> Path:
     return write_tensors(
         folder / "model.safetensors", {**fusion, **inside, "embed_tokens.weight": (vocabulary, hidden)}
     )
+
+
+def _write_eagle3(folder: Path, config: Mapping[str, Any]) -> Path:
+    """EAGLE-3 over the whole vocabulary: its attention reads embedding and state side by side."""
+    (folder / "config.json").write_text(json.dumps(config))
+    hidden = config["hidden_size"]
+    decoder = model_config(config, folder).decoder
+    shapes = {f"midlayer.{name}": shape for name, shape in layer_shapes(decoder, 2 * hidden).items()}
+    shapes |= {"midlayer.hidden_norm.weight": (hidden,), "fc.weight": (hidden, 3 * hidden), "norm.weight": (hidden,)}
+    return write_tensors(folder / "model.safetensors", {**shapes, "lm_head.weight": (config["vocab_size"], hidden)})

@@ -121,7 +121,41 @@ def test_a_folder_without_weights_is_refused_in_the_pytorch_flow(
 
 
 def test_eagle3_takes_its_drafter_as_it_is(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This target is too small for one: its drafter would read three layers."""
     write_eagle3(tmp_path / "eagle3")
-    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "eagle3", "--target", str(target)]
-    assert main([*argv, "--draft", str(tmp_path / "eagle3")]) == 0
+    deep = tiny_llama(tmp_path / "deep", layers=7)
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "eagle3", "--draft", str(tmp_path / "eagle3")]
+    assert main([*argv, "--target", str(deep)]) == 2
+    assert "give --allow-unverified-target if you know it" in capsys.readouterr().err
+    assert main([*argv, "--target", str(target), "--allow-unverified-target"]) == 2
+    assert "too few for three different ones" in capsys.readouterr().err
+    assert main([*argv, "--target", str(deep), "--allow-unverified-target"]) == 0
     assert f'artifacts.draft = "{tmp_path / "eagle3"}"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_methods_that_need_paged_attention_over_prompts_need_half_precision(
+    method: str, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_eagle(tmp_path / "eagle")
+    draft = ["--draft", tmp_path / "eagle", "--allow-unverified-target"] if method == "eagle" else []
+    assert "--dtype is float32" in refused(capsys, "--method", method, "--target", target, "--dtype", "float32", *draft)
+
+
+def test_without_fused_attention_prompts_come_whole_and_share_nothing(
+    target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "none", "--target", str(target)]
+    assert main([*argv, "--dtype", "float32", "--max-num-tokens", "100"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "target.build.plugin_config.context_fmha = false",
+        "target.build.plugin_config.use_paged_context_fmha = false",
+        "serve.target.enable_chunked_context = false",
+        "serve.target.kv_cache_config.enable_block_reuse = false",
+        "limits.max_prompt_tokens = 100",
+    ):
+        assert line in out
+    assert main([*argv, "--max-num-tokens", "100"]) == 0  # a checkpoint in full precision is compiled in half
+    out = capsys.readouterr().out
+    assert 'target.convert.dtype = "bfloat16"' in out and "limits.max_prompt_tokens = 511" in out

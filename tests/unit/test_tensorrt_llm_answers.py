@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.executors.tensorrt_llm.answers import Answer
+from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.types import Finish, FinishReason, PassRecord, Request
 
 EOS, OTHER_EOS, STOP = 2, 3, 7
@@ -36,7 +37,7 @@ class Result:
 
 
 def answer(nodes: tuple[int, ...] = TREE, end: int | None = EOS) -> Answer:
-    return Answer(REQUEST, 0, end, nodes)
+    return Answer(REQUEST, 0, end, Derived(nodes))
 
 
 def begun(nodes: tuple[int, ...] = TREE) -> Answer:

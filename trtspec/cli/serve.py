@@ -16,14 +16,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trtspec import manifest as manifests
 from trtspec import speculative
 from trtspec.cache import cache_directory
 from trtspec.cli.options import add_options, from_options
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFolderError, TrtspecError
+from trtspec.executors.tensorrt_llm.following import check_ranks, follow
 from trtspec.generation import MARK
 from trtspec.generation import NAME as GENERATION
 from trtspec.manifest import NAME as MANIFEST
+from trtspec.ranks import launched
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.speculative import SpeculativeConfig
@@ -69,12 +72,18 @@ def run(options: argparse.Namespace) -> int:
     asked = None if options.speculative_config is None else speculative.parse(options.speculative_config)
     serve_options = from_options(ServeOptions, options)
     source: Path = options.source.expanduser()
+    ranks = launched()
     # A folder of ours without a manifest is an unfinished engine: to be refused, and no model to build from.
     if any((source / name).is_file() for name in (MANIFEST, MARK, GENERATION)):
         directory, override = source, asked
+    elif ranks.size > 1:
+        raise ConfigError(f"{ranks.size} processes were launched on {source}, which is no engine yet; build one first")
     else:
         directory, override = build(source, asked), None
     engine_options = from_options(EngineOptions, options, speculative=override)
+    check_ranks(directory, manifests.read(directory), ranks)
+    if not ranks.leads:
+        return follow(directory, engine_options)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:

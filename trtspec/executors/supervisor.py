@@ -19,6 +19,7 @@ from trtspec.executors.condition import Condition
 from trtspec.executors.crashes import CrashHistory
 from trtspec.executors.messages import Command, Open, Ready, Report
 from trtspec.executors.streams import RequestStreams
+from trtspec.ranks import launched
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 _log = logging.getLogger(__name__)
@@ -112,6 +113,8 @@ class WorkerExecutor:
         _log.error("%s; %d requests lost", fate, self._streams.live)
         self._streams.fail_all(fate)
         self._stats = EngineStats()
+        if (size := launched().size) > 1:
+            return await self._give_up(f"it was rank 0 of {size}, which are started together; launch them again")
         while not self._crashes.exhausted:
             await asyncio.sleep(self._crashes.backoff_seconds)
             try:

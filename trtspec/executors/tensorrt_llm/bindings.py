@@ -14,7 +14,7 @@ _KV_CACHE_OPTIONS = ("enable_block_reuse", "free_gpu_memory_fraction", "max_toke
 
 def open_executor(directory: Path, arguments: Mapping[str, Any]) -> trtllm.Executor:
     """Open an engine; it is ready for requests, or raises RuntimeError."""
-    return trtllm.Executor(str(directory), trtllm.ModelType.DECODER_ONLY, executor_config(arguments))
+    return trtllm.Executor(directory, trtllm.ModelType.DECODER_ONLY, executor_config(arguments))
 
 
 def executor_config(arguments: Mapping[str, Any]) -> trtllm.ExecutorConfig:
@@ -36,8 +36,17 @@ def executor_config(arguments: Mapping[str, Any]) -> trtllm.ExecutorConfig:
             multi_block_mode=arguments["extended_runtime_perf_knob_config"]["multi_block_mode"]
         ),
         additional_model_outputs=outputs or None,
+        parallel_config=None if arguments["parallel_config"] is None else parallel_config(arguments["parallel_config"]),
         max_queue_size=arguments["max_queue_size"],
         iter_stats_max_iterations=arguments["iter_stats_max_iterations"],
+    )
+
+
+def parallel_config(arguments: Mapping[str, str]) -> trtllm.ParallelConfig:
+    """How the ranks of an engine find each other."""
+    return trtllm.ParallelConfig(
+        getattr(trtllm.CommunicationType, arguments["communication_type"]),
+        getattr(trtllm.CommunicationMode, arguments["communication_mode"]),
     )
 
 

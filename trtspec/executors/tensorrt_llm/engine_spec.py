@@ -32,6 +32,8 @@ class EngineSpec:
     outputs: tuple[str, ...]
     kv_bytes_per_token: int
     """Of all ranks together; for the pool of a draft engine and for people."""
+    paged_context: bool = True
+    """Prompts are attended to by paged context FMHA, which chunks and shared blocks need; it is for half precision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
 )
 from trtspec.speculative import TYPICAL, WINDOWS, SpeculativeConfig
 
-CHUNKED = (NONE, EAGLE)
+_CHUNKED = (NONE, EAGLE)
 """Modes whose prompts may come in chunks: upstream tests it with these."""
 _POOL_FRACTION = 0.9
 _MOST_QUEUED = 1024
@@ -36,7 +36,7 @@ def executor_arguments(name: str, folder: FolderSpec, speculative: SpeculativeCo
         "max_beam_width": 1,
         "max_batch_size": folder.max_batch_size,
         "batching_type": "INFLIGHT",
-        "enable_chunked_context": engine.mode in CHUNKED,
+        "enable_chunked_context": takes_chunks(engine),
         "kv_cache_config": _kv_cache(name, engine),
         "scheduler_config": {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT"},
         "decoding_config": _decoding(engine.mode, speculative),
@@ -45,9 +45,17 @@ def executor_arguments(name: str, folder: FolderSpec, speculative: SpeculativeCo
         "additional_model_outputs": (
             [{"name": TOP_LOGITS, "gather_context": True}] if TOP_LOGITS in engine.outputs else None
         ),
+        "parallel_config": (
+            {"communication_type": "MPI", "communication_mode": "LEADER"} if folder.world_size > 1 else None
+        ),
         "max_queue_size": _MOST_QUEUED,
         "iter_stats_max_iterations": _MOST_ITERATIONS,
     }
+
+
+def takes_chunks(engine: EngineSpec) -> bool:
+    """Whether a prompt may come in parts; otherwise it is one pass."""
+    return engine.mode in _CHUNKED and engine.paged_context
 
 
 def _kv_cache(name: str, engine: EngineSpec) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def _kv_cache(name: str, engine: EngineSpec) -> dict[str, Any]:
     """
     paired = name == DRAFT
     return {
-        "enable_block_reuse": engine.mode == NONE,
+        "enable_block_reuse": engine.mode == NONE and engine.paged_context,
         "free_gpu_memory_fraction": None if paired else _POOL_FRACTION,
         "max_tokens": engine.max_batch_size * engine.max_seq_len if paired else None,
     }

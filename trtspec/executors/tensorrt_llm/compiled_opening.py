@@ -1,0 +1,118 @@
+"""From compiled engines to TensorRT-LLM's executor, warm. Runs in the engine's own process, which imports it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from trtspec.capabilities import ENGINE
+from trtspec.config import EngineOptions
+from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.executors.messages import Report
+from trtspec.executors.tensorrt_llm import bindings, gate
+from trtspec.executors.tensorrt_llm.answers import Answer
+from trtspec.executors.tensorrt_llm.derived import Derived
+from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
+from trtspec.executors.tensorrt_llm.engine_spec import TARGET, FolderSpec
+from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
+from trtspec.executors.tensorrt_llm.failures import first_line
+from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
+from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
+from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
+from trtspec.manifest import Manifest
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import EngineInfo, EngineStats, Method, Request
+
+_WARM_UP_SECONDS = 300.0
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedExecutor:
+    """Implements `Opened` over TensorRT-LLM's executor of compiled engines."""
+
+    loop: EngineLoop
+    info: EngineInfo
+
+    def stats(self) -> EngineStats:
+        return self.loop.stats
+
+    def run(self, inbox: SimpleQueue[Any], publish: Callable[[Report], None]) -> None:
+        self.loop.run(inbox, publish)
+
+    def check(self) -> None:
+        self.loop.check()
+
+
+def open_engine(
+    directory: Path, manifest: Manifest, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
+) -> OpenedExecutor:
+    """Open the folder's engines. Raises what an operator can mend, with what to do."""
+    if speculative.method is Method.NONE is not manifest.speculative.method:
+        raise ConfigError(
+            f"--speculative-config asks for none and the engine was compiled for {manifest.speculative.method.value}, "
+            "which it cannot leave out; build one with --method none"
+        )
+    arguments = run_time_arguments(TARGET, folder, speculative, options)
+    try:
+        executor = bindings.open_executor(directory / TARGET, arguments)
+    except RuntimeError as error:
+        raise EngineFolderError(f"{directory}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
+    stats, block = _warm_up(executor, manifest)
+    info = engine_info(
+        manifest,
+        ENGINE,
+        speculative,
+        max_batch_size=arguments["max_batch_size"],
+        max_pass_tokens=folder.engines[TARGET].max_num_tokens,
+        pool_tokens=stats.total_blocks * block,
+    )
+    nodes = nodes_by_depth(speculative)
+
+    def make(request: Request, now: float) -> list[tuple[Answer, Any]]:
+        gate.check(request, info, folder.max_prompt_tokens)
+        made = [request_arguments(request, index, now) for index in range(request.n)]
+        answers = [Answer(request, index, item["end_id"], Derived(nodes)) for index, item in enumerate(made)]
+        return list(zip(answers, (bindings.make_request(item, manifest.vocabulary_size) for item in made), strict=True))
+
+    loop = EngineLoop(executor, make, stats, tokens_per_block=block, stall_seconds=options.stall_seconds)
+    return OpenedExecutor(loop, info)
+
+
+def run_time_arguments(
+    name: str, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
+) -> dict[str, Any]:
+    """What the builder planned, as far as the operator allows: a smaller batch, a bounded pool, no shared blocks."""
+    arguments = executor_arguments(name, folder, speculative)
+    pool: dict[str, Any] = dict(arguments["kv_cache_config"])
+    default = next(item.default for item in fields(EngineOptions) if item.name == "kv_cache_mib")
+    if options.kv_cache_mib != default:
+        tokens = options.kv_cache_mib * _MIB // folder.engines[name].kv_bytes_per_token
+        pool |= {"max_tokens": tokens, "free_gpu_memory_fraction": None}
+    pool["enable_block_reuse"] = pool["enable_block_reuse"] and options.prefix_sharing
+    batch = min(options.max_batch_size, folder.max_batch_size)
+    return {**arguments, "kv_cache_config": pool, "max_batch_size": batch}
+
+
+def _warm_up(executor: Any, manifest: Manifest) -> tuple[EngineStats, int]:
+    """Generate a few tokens, so that the first request does not pay for it; tells the pool and its block's tokens."""
+    request = Request("warm-up", prompt=(0,) * 8, max_tokens=4, tenant="\0warm-up")
+    made: Mapping[str, Any] = request_arguments(request, 0, time.monotonic())
+    executor.enqueue_request(bindings.make_request(made, manifest.vocabulary_size))
+    stats, block, until = EngineStats(), 0, time.monotonic() + _WARM_UP_SECONDS
+    while time.monotonic() < until:
+        responses = executor.await_responses(timeout=timedelta(seconds=1))
+        iterations = executor.get_latest_iteration_stats()
+        stats = read_stats(iterations, stats)
+        block = next((item.kv_cache_stats.tokens_per_block for item in iterations if item.kv_cache_stats), block)
+        for response in responses:
+            if response.has_error():
+                raise EngineFolderError(f"it does not generate: {first_line(response.error_msg)}; build it again")
+            if response.result.is_final:
+                return idle(stats), block
+    raise EngineFolderError(f"the engine did not answer in {_WARM_UP_SECONDS:.0f} s")
