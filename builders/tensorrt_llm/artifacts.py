@@ -64,6 +64,7 @@ class Collected:
             pp=self.asked.pp,
             max_prompt_tokens=self.max_prompt_tokens,
             max_batch_size=self.asked.max_batch_size,
+            logits_size=self.target.vocabulary_size,
             llm=self.llm,
         )
 

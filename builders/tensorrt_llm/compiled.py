@@ -60,6 +60,7 @@ class Compiled:
             pp=self.asked.pp,
             max_prompt_tokens=self._max_prompt_tokens,
             max_batch_size=self.asked.max_batch_size,
+            logits_size=self.target.checkpoint.config.vocab_size,
             engines={engine.name: engine.spec for engine in self.engines},
         )
 

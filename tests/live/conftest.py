@@ -49,7 +49,7 @@ def start_server(engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     servers: list[LiveServer] = []
 
     def start(*flags: str) -> LiveServer:
-        servers.append(LiveServer(engine, tmp_path_factory.mktemp("server") / "log", *flags))
+        servers.append(LiveServer(engine, tmp_path_factory.mktemp("server") / "log", "--threads", "1", *flags))
         return servers[-1]
 
     yield start

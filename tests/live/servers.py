@@ -50,7 +50,7 @@ class LiveServer:
 
     def __init__(self, engine: Path, log: Path, *flags: str) -> None:
         self._log = log
-        arguments = [*COMMAND, "serve", str(engine), "--port", "0", "--threads", "1", *flags]
+        arguments = [*COMMAND, "serve", str(engine), "--port", "0", *flags]
         with log.open("w") as stderr:
             self._process = subprocess.Popen(
                 arguments, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True

@@ -32,7 +32,7 @@ def test_launchers(environment: dict[str, str], expected: Ranks) -> None:
 
 def engine(folder: Path, flow: str, tp: int) -> Manifest:
     engine_folder(folder)
-    FolderSpec("1.2.1", flow, tp, 1, 100, 4).write(folder)
+    FolderSpec("1.2.1", flow, tp, 1, 100, 4, 267).write(folder)
     found = manifests.read(folder)
     return Manifest(**{name: getattr(found, name) for name in Manifest.__slots__} | {"backend": "tensorrt_llm"})
 

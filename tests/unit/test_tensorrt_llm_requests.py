@@ -120,7 +120,7 @@ def test_greedy_is_the_best_token_and_nothing_else() -> None:
         ),
         (
             SamplingParams(presence_penalty=1.0, frequency_penalty=2.0),
-            {"top_k": 1, "presence_penalty": 1.0, "frequency_penalty": 2.0},
+            {"top_k": 1, "presence_penalty": 1.0, "frequency_penalty": 2.0, "prompt_ignore_length": 2},
         ),
     ],
 )

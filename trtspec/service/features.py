@@ -13,6 +13,7 @@ from trtspec.capabilities import Support
 from trtspec.errors import ModelNotFound, SpeculationRefused, Unsupported
 from trtspec.service.checks import shown
 from trtspec.service.model import ServedModel
+from trtspec.types import GREEDY_TEMPERATURE
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -39,6 +40,8 @@ def check_features(request: pb.GenerateRequest, model: ServedModel) -> None:
         reason = capability.reason if capability else "this server does not know it"
         if feature == "speculation_on":
             raise SpeculationRefused(f"{field} is ON, but {reason}; ask for DEFAULT or OFF", field=field)
+        if feature == "speculation_off":
+            raise SpeculationRefused(f"{field} is OFF, but {reason}", field=field)
         engine = f"method {model.info.method.value} on the {model.info.backend} backend"
         raise Unsupported(f"{field} is not supported by {engine}: {reason}", field=field, feature=feature)
 
@@ -57,5 +60,6 @@ def used_features(request: pb.GenerateRequest) -> Iterator[tuple[str, str]]:
 
 
 def _used(name: str, value: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    if name not in _NEUTRAL or value != _NEUTRAL[name]:
+    greedy = name == "temperature" and value <= GREEDY_TEMPERATURE  # which every engine is able to be
+    if not greedy and (name not in _NEUTRAL or value != _NEUTRAL[name]):
         yield name, prefix + name

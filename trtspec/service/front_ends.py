@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from trtspec import generation, manifest
+from trtspec import manifest
 from trtspec.config import EngineOptions
 from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.hub import Hub
 from trtspec.service.address import shared_port, shown
 from trtspec.service.front_end import FrontEnd, Order
-from trtspec.service.model import Announce, ServedModel
+from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.options import ServeOptions
 from trtspec.service.signals import StopSignals
 from trtspec.service.waiting import unless
@@ -53,7 +53,7 @@ async def serve(
             if executor is None:
                 return True
             try:
-                model = ServedModel(executor.info(), generation.read(directory), options.default_speculation == "on")
+                model = served_model(executor.info(), directory, options)
                 hub = Hub(executor, options.max_requests(model.info.limits.max_batch_size))
                 async with _running(_announce(fronts, announce, shown(options.host, port), model)):
                     return await _attend(fronts, hub, executor, signals, options.drain_seconds)

@@ -15,13 +15,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from trtspec import generation, manifest
+from trtspec import manifest
 from trtspec.config import EngineOptions
 from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
 from trtspec.service.address import CannotListen, shown
 from trtspec.service.admission import Admission
-from trtspec.service.model import Announce, ServedModel
+from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
@@ -168,7 +168,7 @@ async def serve_until(
         if executor is None:
             return True
         try:
-            model = ServedModel(executor.info(), generation.read(directory), options.default_speculation == "on")
+            model = served_model(executor.info(), directory, options)
             await server.open(model, executor, tokenizer)
             announce(address, model)
             if await unless(signals.stop, server.follow(executor)):

@@ -62,7 +62,7 @@ def decoding_config(arguments: Mapping[str, Any]) -> trtllm.DecodingConfig:
     return trtllm.DecodingConfig(decoding_mode=mode, lookahead_decoding_config=sizes)
 
 
-def make_request(arguments: Mapping[str, Any], vocabulary_size: int) -> trtllm.Request:
+def make_request(arguments: Mapping[str, Any], logits_size: int) -> trtllm.Request:
     """Of the arguments that `request_arguments` made."""
     made = dict(arguments)
     ids, most = made.pop("input_token_ids"), made.pop("max_tokens")
@@ -72,12 +72,12 @@ def make_request(arguments: Mapping[str, Any], vocabulary_size: int) -> trtllm.R
         output["additional_model_outputs"] = [trtllm.AdditionalModelOutput(name, True) for name in names]
     made["output_config"] = trtllm.OutputConfig(**output)
     if biases := made.get("embedding_bias"):
-        made["embedding_bias"] = _bias(biases, vocabulary_size)
+        made["embedding_bias"] = _bias(biases, logits_size)
     return trtllm.Request(ids, most, **made)
 
 
-def _bias(biases: Mapping[int, float], vocabulary_size: int) -> torch.Tensor:
+def _bias(biases: Mapping[int, float], logits_size: int) -> torch.Tensor:
     """[V] in float32, the type of the logits of every engine that the builder makes."""
-    dense = torch.zeros(vocabulary_size)
+    dense = torch.zeros(logits_size)
     dense[list(biases)] = torch.tensor(list(biases.values()))
     return dense

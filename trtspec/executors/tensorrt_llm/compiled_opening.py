@@ -63,7 +63,7 @@ def open_engine(
         executor = bindings.open_executor(directory / TARGET, arguments)
     except RuntimeError as error:
         raise EngineFolderError(f"{directory}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
-    stats, block = _warm_up(executor, manifest)
+    stats, block = _warm_up(executor, folder)
     info = engine_info(
         manifest,
         ENGINE,
@@ -78,7 +78,7 @@ def open_engine(
         gate.check(request, info, folder.max_prompt_tokens)
         made = [request_arguments(request, index, now) for index in range(request.n)]
         answers = [Answer(request, index, item["end_id"], Derived(nodes)) for index, item in enumerate(made)]
-        return list(zip(answers, (bindings.make_request(item, manifest.vocabulary_size) for item in made), strict=True))
+        return list(zip(answers, (bindings.make_request(item, folder.logits_size) for item in made), strict=True))
 
     loop = EngineLoop(executor, make, stats, tokens_per_block=block, stall_seconds=options.stall_seconds)
     return OpenedExecutor(loop, info)
@@ -99,11 +99,11 @@ def run_time_arguments(
     return {**arguments, "kv_cache_config": pool, "max_batch_size": batch}
 
 
-def _warm_up(executor: Any, manifest: Manifest) -> tuple[EngineStats, int]:
+def _warm_up(executor: Any, folder: FolderSpec) -> tuple[EngineStats, int]:
     """Generate a few tokens, so that the first request does not pay for it; tells the pool and its block's tokens."""
     request = Request("warm-up", prompt=(0,) * 8, max_tokens=4, tenant="\0warm-up")
     made: Mapping[str, Any] = request_arguments(request, 0, time.monotonic())
-    executor.enqueue_request(bindings.make_request(made, manifest.vocabulary_size))
+    executor.enqueue_request(bindings.make_request(made, folder.logits_size))
     stats, block, until = EngineStats(), 0, time.monotonic() + _WARM_UP_SECONDS
     while time.monotonic() < until:
         responses = executor.await_responses(timeout=timedelta(seconds=1))

@@ -47,6 +47,8 @@ class FolderSpec:
     pp: int
     max_prompt_tokens: int
     max_batch_size: int
+    logits_size: int
+    """Rows of the target's output head without a rank's padding: the width of a request's biases."""
     engines: Mapping[str, EngineSpec] = field(default_factory=dict)
     """By name; none in the PyTorch flow."""
     llm: Mapping[str, Any] = field(default_factory=dict)

@@ -26,7 +26,9 @@ def request_arguments(request: Request, output_index: int, now: float) -> dict[s
         "input_token_ids": list(request.prompt),
         "max_tokens": request.max_tokens,
         "streaming": True,
-        "sampling_config": sampling_arguments(request.sampling, (request.seed + output_index) % _SEEDS),
+        "sampling_config": sampling_arguments(
+            request.sampling, (request.seed + output_index) % _SEEDS, len(request.prompt)
+        ),
         "output_config": {"exclude_input_from_output": True, "return_perf_metrics": True},
         "end_id": end,
         "pad_id": end,
@@ -43,7 +45,7 @@ def request_arguments(request: Request, output_index: int, now: float) -> dict[s
     return arguments
 
 
-def sampling_arguments(sampling: SamplingParams, seed: int) -> dict[str, Any]:
+def sampling_arguments(sampling: SamplingParams, seed: int, prompt_tokens: int) -> dict[str, Any]:
     """Of `SamplingConfig`; only what differs from neutral."""
     found: dict[str, Any] = {"seed": seed}
     if sampling.greedy:
@@ -55,6 +57,10 @@ def sampling_arguments(sampling: SamplingParams, seed: int) -> dict[str, Any]:
     for name, neutral in (("repetition_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0)):
         if (value := getattr(sampling, name)) != neutral:
             found[name] = value
+    if {"presence_penalty", "frequency_penalty"} & set(found):
+        found["prompt_ignore_length"] = (
+            prompt_tokens  # both are of the output alone; the runtime would count the prompt
+        )
     return found | ({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {})
 
 

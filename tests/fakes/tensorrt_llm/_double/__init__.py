@@ -1,0 +1,1 @@
+"""How the double works: nothing in here has a counterpart in TensorRT-LLM."""

@@ -1,0 +1,103 @@
+"""What a request's sampling settings do in each mode: honoured, or dropped without a word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorrt_llm._double.errors import assertion
+
+from trtspec.types import SamplingParams
+
+_GREEDY = 1e-6
+_LARGEST_TOP_K = 1024
+_MISSING = ("top_p_min", "top_p_decay", "top_p_reset_ids", "no_repeat_ngram_size", "beam_width_array")
+"""Settings that plain engines honour and the double does not have."""
+_TEXT = "Embedding bias data type must be same as model logits type."
+
+
+class Refused(Exception):
+    """The request alone ends with an error."""
+
+
+class Fatal(Exception):
+    """The step that the request joins fails, for all that are in it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request's own settings."""
+
+    request: Any
+    max_tokens: int
+    vocabulary: int
+    typical: bool = False
+    """EAGLE's executor-wide switch."""
+
+    @property
+    def config(self) -> Any:
+        return self.request.sampling_config
+
+    @property
+    def min_tokens(self) -> int:
+        return min(self.config.min_tokens or 0, self.max_tokens)
+
+    @property
+    def bias(self) -> tuple[tuple[int, float], ...]:
+        given = self.request.embedding_bias
+        if given is None:
+            return ()
+        if str(given.dtype) != "torch.float32" or tuple(given.shape) != (self.vocabulary,):
+            raise Fatal(assertion(_TEXT))
+        return tuple((int(i), float(given[i])) for i in given.nonzero().flatten())
+
+
+def sampling_of(mode: str, asked: Asked) -> SamplingParams:
+    """The law of a request's tokens."""
+    return _BY_MODE[mode](asked)
+
+
+def _plain(asked: Asked) -> SamplingParams:
+    config, request = asked.config, asked.request
+    for name in _MISSING:
+        if getattr(config, name):
+            raise Refused(assertion(f"the double has no {name}"))
+    if config.presence_penalty or config.frequency_penalty:
+        ignored = config.prompt_ignore_length or 0
+        if ignored < len(request.input_token_ids):  # upstream would count them; our engine cannot
+            raise Refused(assertion("the double counts no tokens of the prompt: prompt_ignore_length must cover it"))
+    temperature = 1.0 if config.temperature is None else config.temperature
+    if (not config.top_k and config.top_p is None) or config.top_k == 1 or temperature < _GREEDY:
+        temperature = 0.0
+    return SamplingParams(
+        temperature=temperature,
+        top_k=min(config.top_k or 0, _LARGEST_TOP_K),
+        top_p=1.0 if config.top_p is None else config.top_p,
+        min_p=config.min_p or 0.0,
+        repetition_penalty=1.0 if config.repetition_penalty is None else config.repetition_penalty,
+        presence_penalty=config.presence_penalty or 0.0,
+        frequency_penalty=config.frequency_penalty or 0.0,
+        logit_bias=asked.bias,
+        bad_words=tuple(tuple(word) for word in request.bad_words or ()),
+        min_tokens=asked.min_tokens,
+    )
+
+
+def _medusa(asked: Asked) -> SamplingParams:
+    """Each node's token is drawn from the best of the logits as they are."""
+    top_k = min(asked.config.top_k or 1, _LARGEST_TOP_K)
+    temperature = 0.0 if top_k == 1 else 1.0
+    return SamplingParams(temperature, top_k if temperature else 0, logit_bias=asked.bias, min_tokens=asked.min_tokens)
+
+
+def _eagle(asked: Asked) -> SamplingParams:
+    """Greedy; with the executor's switch, at a temperature, as a threshold of 0 would have it."""
+    temperature = 1.0 if asked.config.temperature is None else asked.config.temperature
+    return SamplingParams(temperature if asked.typical and temperature >= _GREEDY else 0.0)
+
+
+def _lookahead(asked: Asked) -> SamplingParams:
+    return SamplingParams(logit_bias=asked.bias, min_tokens=asked.min_tokens)
+
+
+_BY_MODE = {"NONE": _plain, "MEDUSA": _medusa, "EAGLE": _eagle, "LOOKAHEAD_DECODING": _lookahead}

@@ -1,0 +1,7 @@
+"""Kinds of caches."""
+
+from __future__ import annotations
+
+from tensorrt_llm._table import declare
+
+globals().update(declare(__name__))
