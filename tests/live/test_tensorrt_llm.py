@@ -111,6 +111,7 @@ async def test_text_and_acceptance_are_those_of_the_embedded_engine(pair: Pair) 
     for mine, theirs in zip(found, expected, strict=True):
         ours, others = mine.finished.stats, theirs.finished.stats
         assert ours is not None and others is not None
-        for name in ("decode_passes", "spec_steps", "emitted", "accepted", "drafted"):
+        for name in ("decode_passes", "emitted", "accepted"):  # TensorRT-LLM drafts all of a tree to the last
             assert getattr(ours, name) == getattr(others, name), name
-        assert pair.method == "none" or ours.accepted > 5
+    accepted = sum(item.finished.stats.accepted for item in found if item.finished.stats)
+    assert (accepted > 5) is (pair.method != "none")

@@ -31,5 +31,7 @@ def read_stats(iterations: Sequence[Any], before: EngineStats) -> EngineStats:
 
 
 def idle(stats: EngineStats) -> EngineStats:
-    """The same engine, once nothing is in it; of its blocks only iterations tell."""
-    return replace(stats, running=0, waiting=0)
+    """The same engine once nothing is in it. No iteration tells of that: the last one was of what ended with it, and a
+    block that is kept for prompts to come counts as free.
+    """
+    return replace(stats, running=0, waiting=0, free_blocks=stats.total_blocks)

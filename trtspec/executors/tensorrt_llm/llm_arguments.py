@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, TARGET
+from trtspec.executors.tensorrt_llm.request_arguments import SEEDS
 from trtspec.types import Request
 
 _FOLDERS = (TARGET, DRAFT)
@@ -34,6 +35,7 @@ def sampling_params(request: Request, output_index: int) -> dict[str, Any]:
     if not request.sampling.greedy:
         sampling = request.sampling
         found |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        found["seed"] = (request.seed + output_index) % SEEDS
     return found
 
 

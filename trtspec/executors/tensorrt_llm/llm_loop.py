@@ -115,6 +115,7 @@ class LlmLoop:
         if live := self._live.pop(request_id, None):
             for task in live.tasks:
                 task.cancel()
+            self._tell()
 
     async def _end_all(self) -> None:
         tasks = [task for live in self._live.values() for task in live.tasks]
@@ -150,9 +151,9 @@ class LlmLoop:
             return
         first = [] if live.started else [Started(live.request.request_id)]
         live.started = True
-        self._tell(*first, step)
         if step.finish is not None:
             self._ended(live)
+        self._tell(*first, step)
 
     def _overdue(self, live: Live, index: int) -> None:
         """The time is over: for what nobody saw begin, as if it had never come."""
@@ -160,8 +161,8 @@ class LlmLoop:
         if request.request_id not in self._live:
             return
         if live.started:
-            self._tell(StepOutput(request.request_id, index, (), (), Finish(FinishReason.DEADLINE)))
             self._ended(live)
+            self._tell(StepOutput(request.request_id, index, (), (), Finish(FinishReason.DEADLINE)))
         else:
             self._cancel(request.request_id)
             self._tell(Failed(request.request_id, DeadlineExceeded("the deadline passed while it waited")))

@@ -14,7 +14,7 @@ from typing import Any
 from trtspec.errors import Unsupported
 from trtspec.types import Request, SamplingParams
 
-_SEEDS = 1 << 64
+SEEDS = 1 << 64
 _MIDDLE, _SPAN = 100, 200
 """Our priorities are -100 to 100, TensorRT-LLM's 0 to 1."""
 
@@ -27,7 +27,7 @@ def request_arguments(request: Request, output_index: int, now: float) -> dict[s
         "max_tokens": request.max_tokens,
         "streaming": True,
         "sampling_config": sampling_arguments(
-            request.sampling, (request.seed + output_index) % _SEEDS, len(request.prompt)
+            request.sampling, (request.seed + output_index) % SEEDS, len(request.prompt)
         ),
         "output_config": {"exclude_input_from_output": True, "return_perf_metrics": True},
         "end_id": end,

@@ -1,0 +1,104 @@
+"""Every method of both flows of TensorRT-LLM, from builder to executor over the double, beside the embedded backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from builders.build import main
+from tests.draft_files import VOCABULARY, write_eagle3
+from tests.engines import Collected, collect
+from tests.fakes.installed import tensorrt_llm_double
+from tests.fitted_drafters import Seen, seen_texts, write_fitted_eagle, write_fitted_medusa
+from tests.live.conftest import ATTENTION_SHARE
+from tests.models import tiny_llama
+from trtspec.config import EngineOptions
+from trtspec.executors import open_executor
+from trtspec.types import Request
+
+TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
+PROMPTS = ("the answer is the answer", "one two three one two three one two")
+ALLOW = "--allow-unverified-target"
+CHAIN3 = {"num_speculative_tokens": 3}
+CASES = {
+    "medusa, two ranks": ("engine", {"method": "medusa", **CHAIN3, "tree": TREE}, ("--tp", "2")),
+    "medusa, a chain": ("engine", {"method": "medusa", **CHAIN3}, ()),
+    "eagle, two ranks": ("engine", {"method": "eagle", **CHAIN3, "tree": TREE}, ("--tp", "2")),
+    "none": ("pytorch", {"method": "none"}, ()),
+    "ngram": ("pytorch", {"method": "ngram", "num_speculative_tokens": 4}, ()),
+    "draft_model": ("pytorch", {"method": "draft_model", **CHAIN3}, ()),
+    "eagle3": ("pytorch", {"method": "eagle3", **CHAIN3}, ()),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def double() -> Iterator[None]:
+    with tensorrt_llm_double():
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of eight layers, of which EAGLE-3 can read three; a smaller one of its family is the target again."""
+    root = tmp_path_factory.mktemp("methods")
+    weights = tiny_llama(root / "target", seed=5, layers=8, max_positions=512) / "model.safetensors"
+    tensors = load_file(weights)
+    quiet = {name: tensor * ATTENTION_SHARE for name, tensor in tensors.items() if name.endswith("o_proj.weight")}
+    save_file(tensors | quiet, weights, metadata={"format": "pt"})
+    return root
+
+
+@pytest.fixture(scope="module")
+def seen(root: Path) -> list[Seen]:
+    found = seen_texts(root / "target", PROMPTS)
+    write_fitted_medusa(root / "medusa", found, heads=3, vocabulary=VOCABULARY)
+    write_fitted_eagle(root / "eagle", found)
+    write_eagle3(root / "eagle3")
+    (root / "draft_model").symlink_to(root / "target", target_is_directory=True)
+    return found
+
+
+def build(root: Path, backend: str, output: Path, config: dict[str, object], *flags: str) -> Path:
+    method = str(config["method"])
+    argv = ["--method", method, "--target", str(root / "target"), "--output", str(output), "--backend", backend]
+    if (root / method).exists():
+        argv += ["--draft", str(root / method), *([ALLOW] if method != "draft_model" else [])]
+    assert main([*argv, "--speculative-config", json.dumps(config), *flags]) == 0
+    return output
+
+
+async def said(engine: Path, seen: list[Seen], depth: int, options: EngineOptions) -> list[Collected]:
+    executor = await open_executor(engine, options)
+    try:
+        asked = [Request(str(i), tuple(text.tokens[:16].tolist()), 40) for i, text in enumerate(seen)]
+        return [
+            await collect(executor, Request(item.request_id, item.prompt, 40, max_draft_tokens=depth)) for item in asked
+        ]
+    finally:
+        await executor.aclose()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text_and_acceptance_are_those_of_the_embedded_engine(
+    name: str, root: Path, seen: list[Seen], tmp_path: Path
+) -> None:
+    flow, config, flags = CASES[name]
+    timings = ("--timing-cache", str(root / "timings"))
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", config, "--flow", flow, *timings, *flags)
+    embedded = build(root, "embedded", tmp_path / "embedded", config, "--runner", "eager", "--dtype", "float32")
+    depth = int(str(config.get("num_speculative_tokens", 0)))
+    expected = asyncio.run(said(embedded, seen, depth, EngineOptions(threads=1, kv_cache_mib=16)))
+    found = asyncio.run(said(compiled, seen, depth, EngineOptions()))
+    assert [item.ids for item in found] == [item.ids for item in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.finish == theirs.finish
+        if flow == "engine" or name in ("none", "draft_model"):
+            assert mine.stats.accepted == theirs.stats.accepted
+            assert mine.stats.decode_passes == theirs.stats.decode_passes
+    if name not in ("none", "eagle3"):
+        assert sum(item.stats.accepted for item in found) > 5
