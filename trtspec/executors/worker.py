@@ -49,8 +49,11 @@ def main(channel: socket.socket) -> int:
     publish(Ready(opened.info, opened.stats()))
     try:
         opened.run(inbox, publish)
-    except Exception:  # the engine cannot be trusted any more, not even to be taken down in order
-        traceback.print_exc()
+    except Exception as error:  # the engine cannot be trusted any more, not even to be taken down in order
+        if isinstance(error, TrtspecError):
+            print(f"the engine cannot go on: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
     return 0
