@@ -1,4 +1,4 @@
-"""`python -m scripts.gpu_check --embedded`: the command line, and the order in which things are checked."""
+"""`python -m scripts.gpu_check`: the command line, and the order in which the embedded engine is checked."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from scripts.gpu_check.passes import recorded_passes
 from scripts.gpu_check.report import Section, machine, render
 from scripts.gpu_check.speed import measure
 from scripts.gpu_check.subject import TINY, TINY_HALF, USEFUL, Subject, make
+from scripts.gpu_check.tensorrt_llm import checking
 from trtspec.config import EngineOptions
 from trtspec.errors import TrtspecError
 
@@ -70,6 +71,8 @@ class Progress:
 
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
+    if options.tensorrt_llm:
+        return _tensorrt_llm(options)
     if options.device == "cuda" and not torch.cuda.is_available():
         print(
             f"gpu-check: PyTorch {torch.__version__} finds no GPU, so nothing was checked; install an NVIDIA driver "
@@ -85,6 +88,24 @@ def main(argv: Sequence[str]) -> int:
     except TrtspecError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
+
+
+def _tensorrt_llm(options: argparse.Namespace) -> int:
+    """TensorRT-LLM beside the table of what we call, and every method of it."""
+    progress, extent = Progress(), QUICK if options.quick else FULL
+    snapshot = None if options.output is None else options.output.with_suffix(".signatures.json")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    checks, seen = checking.check(
+        prompts=extent.prompts, tokens=extent.tokens, dtype=options.dtype, snapshot=snapshot, say=progress.say
+    )
+    progress.tell(checks)
+    report = render(machine(torch.device("cpu")), checks, [], progress.seconds, "TensorRT-LLM on this machine")
+    report += f"\n{seen}\n"
+    print("\n" + report)
+    if options.output is not None:
+        options.output.write_text(report, encoding="utf-8")
+    return 0 if all(item.passed for item in checks) else FAILED
 
 
 def _run(device: torch.device, extent: Extent, options: argparse.Namespace) -> int:
@@ -152,7 +173,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Check on a GPU that engines say what they must, and measure them. Makes its own models.",
         epilog="exit codes: 0 all holds, 1 something differs, 2 wrong command line or engine, 3 no GPU",
     )
-    parser.add_argument("--embedded", action="store_true", required=True, help="the embedded engine, eager runner")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--embedded", action="store_true", help="the embedded engine, eager runner")
+    what.add_argument(
+        "--tensorrt-llm",
+        action="store_true",
+        help="the installed TensorRT-LLM: its signatures beside ours, and engines of every method; --output also keeps "
+        "the signatures",
+    )
+    dtypes = ("bfloat16", "float16", "float32")
+    parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of TensorRT-LLM (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="tiny models, few prompts: whether it runs at all")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report there too, as Markdown")

@@ -40,13 +40,19 @@ def machine(device: torch.device) -> str:
     return f"{where}; trtspec {__version__}, {versions}"
 
 
-def render(where: str, checks: Sequence[Check], sections: Sequence[Section], seconds: float) -> str:
+def render(
+    where: str,
+    checks: Sequence[Check],
+    sections: Sequence[Section],
+    seconds: float,
+    title: str = "The embedded engine on this device",
+) -> str:
     """The whole report."""
     failed = sum(not check.passed for check in checks)
     verdict = f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed"
     rows = [[check.name, "yes" if check.passed else "NO", check.detail] for check in checks]
-    parts = ["# The embedded engine on this device", f"{where}. In {seconds:.0f} s, {verdict}."]
-    parts += ["## Checks", table(["check", "holds", "seen"], rows), "## Speed", NOTE]
+    parts = [f"# {title}", f"{where}. In {seconds:.0f} s, {verdict}."]
+    parts += ["## Checks", table(["check", "holds", "seen"], rows), *(["## Speed", NOTE] if sections else [])]
     for section in sections:
         parts += [f"### {section.title}", _speeds(section.speeds)]
     return "\n\n".join(parts) + "\n"

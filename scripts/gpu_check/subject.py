@@ -73,15 +73,21 @@ class Subject:
 
 def make(size: Size, root: Path) -> Subject:
     """Make a model, and build an engine that drafts by prompt lookup."""
-    model, engine = root / size.name / "model", root / size.name / "engine"
-    _write_model(size, model)
-    subject = Subject(size, model, engine)
+    subject = make_model(size, root)
+    model, engine = subject.model, subject.engine
     argv = ["--method", "ngram", "--runner", "eager", "--dtype", subject.dtype_name]
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
         code = build([*argv, "--target", str(model), "--output", str(engine)])
     if code:
         raise TrtspecError(f"the build of {model} failed with exit code {code}:\n{told.getvalue()}")
+    return subject
+
+
+def make_model(size: Size, root: Path) -> Subject:
+    """Make a model; nothing is built from it."""
+    subject = Subject(size, root / size.name / "model", root / size.name / "engine")
+    _write_model(size, subject.model)
     return subject
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.gpu_check.equality import Check, Schedule, all_equal, drafts_pass, 
 from scripts.gpu_check.report import Section, render
 from scripts.gpu_check.running import Text
 from scripts.gpu_check.speed import Speed
+from tests.fakes.installed import tensorrt_llm_double
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.types import PassRecord
 
@@ -77,3 +79,15 @@ def test_everything_runs_on_a_cpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all 6 checks passed" in report.read_text()
     assert report.read_text() in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_method_of_tensorrt_llm_runs_over_the_double(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    command = [sys.executable, "-m", "scripts.gpu_check", "--tensorrt-llm", "--quick", "--output", str(report)]
+    with tensorrt_llm_double():
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all 18 checks passed" in report.read_text()
+    assert json.loads((tmp_path / "report.signatures.json").read_text())

@@ -11,12 +11,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from builders.build import main
-from tests.draft_files import VOCABULARY, write_eagle3
+from scripts.gpu_check.drafters import Seen, seen_texts, write_eagle, write_eagle3, write_medusa
 from tests.engines import Collected, collect
 from tests.fakes.installed import tensorrt_llm_double
-from tests.fitted_drafters import Seen, seen_texts, write_fitted_eagle, write_fitted_medusa
 from tests.live.conftest import ATTENTION_SHARE
-from tests.models import tiny_llama
+from tests.models import tiny_llama, tiny_tokenizer
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor
 from trtspec.types import Request
@@ -55,10 +54,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(root: Path) -> list[Seen]:
-    found = seen_texts(root / "target", PROMPTS)
-    write_fitted_medusa(root / "medusa", found, heads=3, vocabulary=VOCABULARY)
-    write_fitted_eagle(root / "eagle", found)
-    write_eagle3(root / "eagle3")
+    tokenizer = tiny_tokenizer()
+    found = seen_texts(root / "target", [tokenizer(prompt).input_ids for prompt in PROMPTS])
+    write_medusa(root / "medusa", root / "target", found, heads=3)
+    write_eagle(root / "eagle", root / "target", found)
+    write_eagle3(root / "eagle3", root / "target")
     (root / "draft_model").symlink_to(root / "target", target_is_directory=True)
     return found
 

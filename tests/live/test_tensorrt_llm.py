@@ -16,12 +16,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from builders.build import main
-from tests.draft_files import VOCABULARY
+from scripts.gpu_check.drafters import seen_texts, write_eagle, write_medusa
 from tests.fakes.installed import tensorrt_llm_double
-from tests.fitted_drafters import seen_texts, write_fitted_eagle, write_fitted_medusa
 from tests.live.conftest import ATTENTION_SHARE
 from tests.live.servers import LiveServer
-from tests.models import tiny_llama
+from tests.models import tiny_llama, tiny_tokenizer
 from trtspec.client import Client, Completion
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
@@ -42,9 +41,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = load_file(weights)
     quiet = {name: tensor * ATTENTION_SHARE for name, tensor in tensors.items() if name.endswith("o_proj.weight")}
     save_file(tensors | quiet, weights, metadata={"format": "pt"})
-    seen = seen_texts(root / "target", PROMPTS)
-    write_fitted_medusa(root / "medusa", seen, heads=3, vocabulary=VOCABULARY)
-    write_fitted_eagle(root / "eagle", seen)
+    tokenizer = tiny_tokenizer()
+    seen = seen_texts(root / "target", [tokenizer(prompt).input_ids for prompt in PROMPTS])
+    write_medusa(root / "medusa", root / "target", seen, heads=3)
+    write_eagle(root / "eagle", root / "target", seen)
     return root
 
 

@@ -178,7 +178,18 @@ def _class(symbol: str, body: type | None, module: str) -> type:
         if extra := [key for key in vars(made) if not key.startswith("_") and key not in inherited | set(made._access)]:
             raise NotImplementedError(f"{symbol}: {extra} are not in the table")
     made.__module__ = module
+    if issubclass(made, Declared):
+        made.__nb_signature__ = _told(rows)
+        made.__annotations__ = {name: "Any" for name in made._access}
     return made
+
+
+def _told(rows: list[Row]) -> tuple[tuple[str, None], ...]:
+    """The signature of each overload as text, as functions bound to C++ tell it."""
+    return tuple(
+        (f"def {row['symbol'].rpartition('.')[2]}({', '.join(item['name'] for item in row['params'])})", None)
+        for row in rows
+    )
 
 
 def lookup_owner(symbol: str, made: type) -> bool:
@@ -211,4 +222,5 @@ def _checked(rows: list[Row], function: Callable[..., Any], *, bound_first: bool
         first, rest = (args[:1], args[1:]) if bound_first else ((), args)
         return function(*first, **bind(rows, rest, kwargs))
 
+    call.__nb_signature__ = _told(rows)  # type: ignore[attr-defined]
     return call
