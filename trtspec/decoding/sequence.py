@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from trtspec.decoding.prefix_index import BlockNames
@@ -51,10 +52,15 @@ class Sequence:
         self.prompt_logprobs += scored
 
     def ending(self, emitted: list[int]) -> tuple[int, Finish] | None:
-        """Where a run of new tokens ends the output: how many are kept, and why. A stop beats LENGTH."""
-        for index, token in enumerate(emitted[: self.remaining]):
-            if token in self.request.eos_ids:
-                return index + 1, Finish(FinishReason.EOS, token)
-            if token in self.request.stop_ids:
-                return index + 1, Finish(FinishReason.STOP, token)
-        return (self.remaining, Finish(FinishReason.LENGTH)) if len(emitted) >= self.remaining else None
+        """Where a run of new tokens ends the output."""
+        return ending(self.request, self.remaining, emitted)
+
+
+def ending(request: Request, remaining: int, emitted: Tokens[int]) -> tuple[int, Finish] | None:
+    """Where a run of new tokens ends an output: how many are kept, and why. A stop beats LENGTH."""
+    for index, token in enumerate(emitted[:remaining]):
+        if token in request.eos_ids:
+            return index + 1, Finish(FinishReason.EOS, token)
+        if token in request.stop_ids:
+            return index + 1, Finish(FinishReason.STOP, token)
+    return (remaining, Finish(FinishReason.LENGTH)) if len(emitted) >= remaining else None

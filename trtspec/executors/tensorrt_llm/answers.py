@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.executors.tensorrt_llm.derived import Derived
+from trtspec.executors.tensorrt_llm.engine_spec import TARGET
+from trtspec.executors.tensorrt_llm.outputs import Ask
+from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.types import Finish, FinishReason, Request, StepOutput
 
 CUTS = (FinishReason.EOS, FinishReason.STOP, FinishReason.LENGTH)
@@ -22,16 +25,25 @@ _TOLERANCE = 0.01
 
 @dataclass(slots=True)
 class Answer:
-    """One output, while TensorRT-LLM generates it."""
+    """One output that TensorRT-LLM generates by itself. Implements `Output`."""
 
     request: Request
     output_index: int
     end_id: int | None
+    """Known once it was asked for."""
     derived: Derived
+    ended: bool = False
+
+    def ask(self, now: float) -> Ask:
+        """All of it, streaming."""
+        arguments = request_arguments(self.request, self.output_index, now)
+        self.end_id = arguments["end_id"]
+        return Ask(TARGET, arguments)
 
     def take(self, result: Any, pass_index: int) -> StepOutput | None:
         """The step of a result; None for one that tells nothing."""
         ids = tuple(result.output_token_ids[0])
+        self.ended = result.is_final
         finish = self._finish(result, ids) if result.is_final else None
         if finish is not None and finish.reason is FinishReason.EOS and (not ids or ids[-1] != finish.stop_id):
             ids += (self.end_id,) if self.end_id is not None else ()  # the runtime keeps the end of the text to itself
@@ -40,6 +52,9 @@ class Answer:
         if not ids and finish is None:
             return None
         return StepOutput(self.request.request_id, self.output_index, ids, passes, finish)
+
+    def close(self) -> None:
+        """Nothing is kept elsewhere."""
 
     def _finish(self, result: Any, ids: Sequence[int]) -> Finish:
         name = result.finish_reasons[0].name

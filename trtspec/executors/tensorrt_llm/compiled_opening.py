@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +18,12 @@ from trtspec.executors.tensorrt_llm import bindings, gate
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
-from trtspec.executors.tensorrt_llm.engine_spec import TARGET, FolderSpec
+from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, NONE, TARGET, TOP_LOGITS, FolderSpec
 from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
 from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
+from trtspec.executors.tensorrt_llm.loop import outputs as rounds
+from trtspec.executors.tensorrt_llm.outputs import Output
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
@@ -53,35 +55,56 @@ def open_engine(
     directory: Path, manifest: Manifest, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
 ) -> OpenedExecutor:
     """Open the folder's engines. Raises what an operator can mend, with what to do."""
-    if speculative.method is Method.NONE is not manifest.speculative.method:
+    target = folder.engines[TARGET]
+    if speculative.method is Method.NONE and target.mode != NONE:
         raise ConfigError(
             f"--speculative-config asks for none and the engine was compiled for {manifest.speculative.method.value}, "
             "which it cannot leave out; build one with --method none"
         )
-    arguments = run_time_arguments(TARGET, folder, speculative, options)
-    try:
-        executor = bindings.open_executor(directory / TARGET, arguments)
-    except RuntimeError as error:
-        raise EngineFolderError(f"{directory}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
-    stats, block = _warm_up(executor, folder)
+    names = [DRAFT, TARGET] if speculative.method is Method.DRAFT_MODEL else [TARGET]  # as their pools are planned
+    arguments = {name: run_time_arguments(name, folder, speculative, options) for name in names}
+    executors = {name: _open(directory / name, given) for name, given in arguments.items()}
+    warm = {name: _warm_up(executor, folder) for name, executor in executors.items()}
+    stats, block = warm[TARGET]
     info = engine_info(
         manifest,
         ENGINE,
         speculative,
-        max_batch_size=arguments["max_batch_size"],
-        max_pass_tokens=folder.engines[TARGET].max_num_tokens,
+        max_batch_size=arguments[TARGET]["max_batch_size"],
+        max_pass_tokens=target.max_num_tokens,
         pool_tokens=stats.total_blocks * block,
     )
-    nodes = nodes_by_depth(speculative)
+    make = answers(speculative)
+    if TOP_LOGITS in target.outputs:
+        info = rounds.told(info, folder.max_prompt_tokens)
+        make = rounds.outputs(speculative, info)
 
-    def make(request: Request, now: float) -> list[tuple[Answer, Any]]:
+    def outputs(request: Request) -> Sequence[Output]:
         gate.check(request, info, folder.max_prompt_tokens)
-        made = [request_arguments(request, index, now) for index in range(request.n)]
-        answers = [Answer(request, index, item["end_id"], Derived(nodes)) for index, item in enumerate(made)]
-        return list(zip(answers, (bindings.make_request(item, folder.logits_size) for item in made), strict=True))
+        return make(request)
 
-    loop = EngineLoop(executor, make, stats, tokens_per_block=block, stall_seconds=options.stall_seconds)
+    loop = EngineLoop(
+        executors,
+        outputs,
+        lambda made: bindings.make_request(made, folder.logits_size),
+        stats,
+        tokens_per_block=block,
+        stall_seconds=options.stall_seconds,
+    )
     return OpenedExecutor(loop, info)
+
+
+def answers(speculative: SpeculativeConfig) -> Callable[[Request], Sequence[Output]]:
+    """Outputs that the engine generates by itself."""
+    nodes = nodes_by_depth(speculative)
+    return lambda request: [Answer(request, index, None, Derived(nodes)) for index in range(request.n)]
+
+
+def _open(directory: Path, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return bindings.open_executor(directory, arguments)
+    except RuntimeError as error:
+        raise EngineFolderError(f"{directory.parent}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
 
 
 def run_time_arguments(

@@ -1,8 +1,9 @@
-"""Drives TensorRT-LLM's executor, which batches, drafts and verifies by itself: requests go in, responses come back.
+"""Drives TensorRT-LLM's executors, which batch what is asked of them: requests go in, responses come back.
 
-One thread waits for responses and hands each batch over in one message; the engine's own thread owns all state, and
-takes commands and responses from one inbox in the order in which they came. When a step of the engine fails, all its
-requests have ended and a device error would stick, so that the process ends with `EngineDied`.
+For each executor one thread waits for responses and hands each batch over in one message; the engine's own thread owns
+all state, and takes commands and responses from one inbox in the order in which they came. An output asks an executor
+once, or for one round after another. When a step of an executor fails, all its requests have ended and a device error
+would stick, so that the process ends with `EngineDied`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -18,10 +19,14 @@ from typing import Any
 
 from trtspec.errors import DeadlineExceeded, RequestError
 from trtspec.executors.messages import Cancel, Close, Report, Submit
-from trtspec.executors.tensorrt_llm.answers import Answer
+from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
+from trtspec.executors.tensorrt_llm.outputs import Ask, Output
 from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started
+
+Id = tuple[str, int]
+"""Of what was asked: the executor's name, and its own id."""
 
 _log = logging.getLogger(__name__)
 _POLL = timedelta(seconds=1)
@@ -33,8 +38,9 @@ _DRAIN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A batch of responses."""
+    """A batch of responses of one executor."""
 
+    engine: str
     responses: Sequence[Any]
 
 
@@ -50,30 +56,31 @@ class Live:
     """One of our requests, and what has become of its outputs."""
 
     request: Request
-    ids: tuple[int, ...]
     unfinished: int
     started: bool = False
 
 
 class EngineLoop:
-    """One executor, one inbox, one owning thread: whoever calls `run`."""
+    """The executors of an engine folder, one inbox, one owning thread: whoever calls `run`."""
 
     def __init__(
         self,
-        executor: Any,
-        make: Callable[[Request, float], list[tuple[Answer, Any]]],
+        executors: Mapping[str, Any],
+        outputs: Callable[[Request], Sequence[Output]],
+        make_request: Callable[[Mapping[str, Any]], Any],
         stats: EngineStats,
         *,
         tokens_per_block: int,
         stall_seconds: float,
     ) -> None:
-        self._executor = executor
-        self._make = make
+        self._executors = executors
+        self._outputs = outputs
+        self._make_request = make_request
         self._stats = stats
         self._tokens_per_block = tokens_per_block
         self._stall_seconds = stall_seconds
-        self._answers: dict[int, Answer] = {}
-        """By TensorRT-LLM's id; those of cancelled requests stay until their last response."""
+        self._asked: dict[Id, Output] = {}
+        """What is under way; of cancelled requests, until its last response."""
         self._live: dict[str, Live] = {}
         self._batches = 0
         self._last_sign = time.monotonic()
@@ -84,26 +91,31 @@ class EngineLoop:
 
     def run(self, inbox: SimpleQueue[Any], publish: Callable[[Report], None]) -> None:
         """Obey and publish until `Close`; then nothing of any request is left in the executor."""
-        waiting = threading.Thread(target=self._wait, args=(inbox,), name="trtspec-responses", daemon=True)
-        waiting.start()
+        waiting = [
+            threading.Thread(target=self._wait, args=(name, inbox), name=f"trtspec-{name}-responses", daemon=True)
+            for name in self._executors
+        ]
+        for thread in waiting:
+            thread.start()
         closing = False
         while not closing:  # an engine that died raises from here, and is not shut down: that could wait for ever
             events, closing = self._turn(inbox)
             self._report(events, publish)
         self._drain(inbox)
-        self._executor.shutdown()
-        waiting.join()
+        for executor, thread in zip(self._executors.values(), waiting, strict=True):
+            executor.shutdown()
+            thread.join()
 
     def check(self) -> None:
         """Assert that nothing is left."""
-        assert not self._answers and not self._live, "requests are left in a closed engine"
+        assert not self._asked and not self._live, "requests are left in a closed engine"
 
-    def _wait(self, inbox: SimpleQueue[Any]) -> None:
-        """The waiting thread: every batch of responses becomes one message."""
+    def _wait(self, name: str, inbox: SimpleQueue[Any]) -> None:
+        """A waiting thread: every batch of responses becomes one message."""
         while True:
             try:
-                if responses := self._executor.await_responses(timeout=_POLL):
-                    inbox.put(Arrived(responses))
+                if responses := self._executors[name].await_responses(timeout=_POLL):
+                    inbox.put(Arrived(name, responses))
             except RuntimeError as error:
                 inbox.put(Broken(str(error)))
                 return
@@ -129,8 +141,8 @@ class EngineLoop:
                 return self._submit(request)
             case Cancel(request_id):
                 self._cancel(request_id)
-            case Arrived(responses):
-                return self._arrived(responses)
+            case Arrived(name, responses):
+                return self._arrived(name, responses)
             case Broken(reason) if SHUT_DOWN not in reason:
                 raise EngineDied(f"the executor stopped: {reason}")
         return ()
@@ -138,63 +150,86 @@ class EngineLoop:
     def _submit(self, request: Request) -> Iterable[EngineEvent]:
         """Enqueue all outputs of a request at once, or none of them."""
         try:
-            made = self._make(request, time.monotonic())
-            ids = tuple(self._executor.enqueue_requests([item for _, item in made]))
+            outputs = self._outputs(request)
+            self._enqueue(outputs)
         except RequestError as error:
             return (Failed(request.request_id, error),)
-        except RuntimeError as error:
-            return (Failed(request.request_id, request_error(str(error))),)
-        if not self._live:
-            self._last_sign = time.monotonic()
-        self._answers |= dict(zip(ids, (answer for answer, _ in made), strict=True))
-        self._live[request.request_id] = Live(request, ids, request.n)
+        self._live[request.request_id] = Live(request, request.n)
         return ()
+
+    def _enqueue(self, outputs: Sequence[Output]) -> None:
+        """Ask what some outputs want next, which is of one executor. Raises a `RequestError`; then nothing is asked."""
+        if not self._asked:
+            self._last_sign = time.monotonic()
+        now = time.monotonic()
+        asks: list[Ask] = [output.ask(now) for output in outputs]
+        name = asks[0].engine
+        requests = [self._make_request(ask.arguments) for ask in asks]
+        try:
+            ids = self._executors[name].enqueue_requests(requests)
+        except RuntimeError as error:
+            raise request_error(str(error)) from error
+        self._asked |= {(name, id_): output for id_, output in zip(ids, outputs, strict=True)}
 
     def _cancel(self, request_id: str) -> None:
         """Nobody waits for the request any more; its last responses are still to come."""
-        if live := self._live.pop(request_id, None):
-            for id_ in live.ids:
-                if id_ in self._answers:
-                    self._executor.cancel_request(id_)
+        if self._live.pop(request_id, None):
+            for (name, id_), output in self._asked.items():
+                if output.request.request_id == request_id:
+                    self._executors[name].cancel_request(id_)
 
-    def _arrived(self, responses: Sequence[Any]) -> Iterable[EngineEvent]:
-        self._batches += 1
+    def _arrived(self, name: str, responses: Sequence[Any]) -> Iterable[EngineEvent]:
+        self._batches += name == TARGET
         self._last_sign = time.monotonic()
         for response in responses:
-            yield from self._response(response)
+            id_ = (name, response.request_id)
+            if response.has_error():
+                yield from self._error(id_, response.error_msg)
+            elif output := self._asked.get(id_):
+                yield from self._result(id_, output, response.result)
 
-    def _response(self, response: Any) -> Iterable[EngineEvent]:
-        if response.has_error():
-            yield from self._error(response.request_id, response.error_msg)
-            return
-        answer, result = self._answers.get(response.request_id), response.result
-        if answer is None:
-            return
-        step = answer.take(result, self._batches)
+    def _result(self, id_: Id, output: Output, result: Any) -> Iterable[EngineEvent]:
+        step = output.take(result, self._batches)
+        live = self._live.get(output.request.request_id)
+        if live is not None and step is not None:
+            if not live.started:
+                live.started = True
+                yield Started(live.request.request_id, self._cached_tokens(result))
+            if step.finish is not None:
+                live.unfinished -= 1
+                if not live.unfinished:
+                    del self._live[live.request.request_id]
+            yield step
         if result.is_final:
-            del self._answers[response.request_id]
-            if doubt := answer.disagreement(result):
-                _log.warning("request %s: %s", answer.request.request_id, doubt)
-        live = self._live.get(answer.request.request_id)
-        if live is None or step is None:
-            return
-        if not live.started:
-            live.started = True
-            yield Started(live.request.request_id, self._cached_tokens(result))
-        if step.finish is not None:
-            live.unfinished -= 1
-            if not live.unfinished:
-                del self._live[live.request.request_id]
-        yield step
+            yield from self._final(id_, output, result)
 
-    def _error(self, id_: int, message: str) -> Iterable[EngineEvent]:
+    def _final(self, id_: Id, output: Output, result: Any) -> Iterable[EngineEvent]:
+        """An answer is complete: the output ended, or asks for its next round if somebody still waits for it."""
+        del self._asked[id_]
+        if doubt := output.disagreement(result):
+            _log.warning("request %s: %s", output.request.request_id, doubt)
+        if output.ended or output.request.request_id not in self._live:
+            output.close()
+            return
+        try:
+            self._enqueue([output])
+        except RequestError as error:
+            output.close()
+            yield self._fail(output.request.request_id, error)
+
+    def _error(self, id_: Id, message: str) -> Iterable[EngineEvent]:
         """One request was refused, or, where a step failed, none goes on."""
         if is_forward_failure(message):
             raise EngineDied(str(request_error(message)))
-        answer = self._answers.pop(id_, None)
-        if answer is not None and answer.request.request_id in self._live:
-            self._cancel(answer.request.request_id)  # its other outputs
-            yield Failed(answer.request.request_id, request_error(message))
+        if output := self._asked.pop(id_, None):
+            output.close()
+            if output.request.request_id in self._live:
+                yield self._fail(output.request.request_id, request_error(message))
+
+    def _fail(self, request_id: str, error: RequestError) -> Failed:
+        """End a request for one of its outputs; the others are cancelled."""
+        self._cancel(request_id)
+        return Failed(request_id, error)
 
     def _cached_tokens(self, result: Any) -> int | None:
         metrics = result.request_perf_metrics
@@ -202,9 +237,9 @@ class EngineLoop:
 
     def _look_after(self, now: float) -> list[EngineEvent]:
         """End requests that waited past their deadline; the runtime looks at those alone that take part in steps."""
-        if self._answers and now - self._last_sign > self._stall_seconds:
+        if self._asked and now - self._last_sign > self._stall_seconds:
             raise EngineDied(
-                f"no response came for {self._stall_seconds:.0f} s, with {len(self._answers)} outputs unfinished"
+                f"no response came for {self._stall_seconds:.0f} s, with {len(self._asked)} outputs unfinished"
             )
         late = [
             live.request
@@ -216,8 +251,9 @@ class EngineLoop:
         return [Failed(item.request_id, DeadlineExceeded("the deadline passed while it waited")) for item in late]
 
     def _report(self, events: Sequence[EngineEvent], publish: Callable[[Report], None]) -> None:
-        before, self._stats = self._stats, read_stats(self._executor.get_latest_iteration_stats(), self._stats)
-        if not self._answers:  # no iteration tells that the last one was the last
+        before, iterations = self._stats, self._executors[TARGET].get_latest_iteration_stats()
+        self._stats = read_stats(iterations, before)
+        if not self._asked:  # no iteration tells that the last one was the last
             self._stats = idle(self._stats)
         if events or self._stats != before:
             publish(Report(tuple(events), self._stats))
@@ -227,13 +263,13 @@ class EngineLoop:
         for request_id in list(self._live):
             self._cancel(request_id)
         until = time.monotonic() + _DRAIN_SECONDS
-        while self._answers and (left := until - time.monotonic()) > 0:
+        while self._asked and (left := until - time.monotonic()) > 0:
             try:
                 message = inbox.get(timeout=left)
             except Empty:
                 break
             if isinstance(message, Arrived):
-                list(self._arrived(message.responses))
-        if self._answers:
-            _log.error("%d requests did not end in %.0f s", len(self._answers), _DRAIN_SECONDS)
-            self._answers.clear()
+                list(self._arrived(message.engine, message.responses))
+        if self._asked:
+            _log.error("%d requests did not end in %.0f s", len(self._asked), _DRAIN_SECONDS)
+            self._asked.clear()

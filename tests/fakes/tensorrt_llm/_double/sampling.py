@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +64,7 @@ def _plain(asked: Asked) -> SamplingParams:
     for name in _MISSING:
         if getattr(config, name):
             raise Refused(assertion(f"the double has no {name}"))
-    if config.presence_penalty or config.frequency_penalty:
-        ignored = config.prompt_ignore_length or 0
-        if ignored < len(request.input_token_ids):  # upstream would count them; our engine cannot
-            raise Refused(assertion("the double counts no tokens of the prompt: prompt_ignore_length must cover it"))
+    counted = _counted(asked)
     temperature = 1.0 if config.temperature is None else config.temperature
     if (not config.top_k and config.top_p is None) or config.top_k == 1 or temperature < _GREEDY:
         temperature = 0.0
@@ -77,10 +76,34 @@ def _plain(asked: Asked) -> SamplingParams:
         repetition_penalty=1.0 if config.repetition_penalty is None else config.repetition_penalty,
         presence_penalty=config.presence_penalty or 0.0,
         frequency_penalty=config.frequency_penalty or 0.0,
-        logit_bias=asked.bias,
+        logit_bias=_sum(asked.bias, counted),
         bad_words=tuple(tuple(word) for word in request.bad_words or ()),
         min_tokens=asked.min_tokens,
     )
+
+
+def _counted(asked: Asked) -> dict[int, float]:
+    """What presence and frequency take off for tokens of the prompt that `prompt_ignore_length` leaves to be counted.
+
+    Our engine counts none of them. Where one token is asked for and nothing is multiplied, a bias does the same.
+    """
+    config, request = asked.config, asked.request
+    presence, frequency = config.presence_penalty or 0.0, config.frequency_penalty or 0.0
+    tail = list(request.input_token_ids)[max(config.prompt_ignore_length or 0, 0) :]
+    if not tail or not (presence or frequency):
+        return {}
+    if asked.max_tokens > 1 or config.repetition_penalty not in (None, 1.0):
+        raise Refused(
+            assertion("the double counts tokens of the prompt for one token alone, without repetition_penalty")
+        )
+    return {token: -(presence + frequency * count) for token, count in Counter(tail).items()}
+
+
+def _sum(bias: tuple[tuple[int, float], ...], more: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    whole = dict(bias)
+    for token, value in more.items():
+        whole[token] = whole.get(token, 0.0) + value
+    return tuple(sorted(whole.items()))
 
 
 def _medusa(asked: Asked) -> SamplingParams:

@@ -1,0 +1,239 @@
+"""Our own draft-and-verify loop over plain compiled engines: text, law, log-probabilities and counts are those of the
+embedded engine, whatever the cache hides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from builders.build import main
+from builders.tensorrt_llm import command
+from tests.engines import Collected, collect, collect_outputs, one_by_one, staggered
+from tests.fakes.installed import tensorrt_llm_double
+from tests.models import tiny_llama
+from trtspec.config import EngineOptions
+from trtspec.executors import open_executor
+from trtspec.executors.base import Executor
+from trtspec.executors.tensorrt_llm.loop import rounds
+from trtspec.types import FinishReason, Request, SamplingParams, StepOutput, TokenLogprobs
+
+PROMPT = (40, 50, 60, 40, 50, 60, 40)
+METHODS = ("ngram", "draft_model")
+QUIET = 0.001
+"""Of what attention adds: the last token says nearly everything of the next one, so that texts repeat themselves."""
+NUCLEUS = SamplingParams(temperature=0.5, top_p=0.3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def double() -> Iterator[None]:
+    with tensorrt_llm_double():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weights = tiny_llama(tmp_path_factory.mktemp("model"), seed=5, max_positions=512) / "model.safetensors"
+    tensors = load_file(weights)
+    quiet = {name: tensor * QUIET for name, tensor in tensors.items() if name.endswith("o_proj.weight")}
+    save_file(tensors | quiet, weights, metadata={"format": "pt"})
+    return weights.parent
+
+
+@pytest.fixture(scope="module")
+def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Compiled as if the network's plugin were there: the double's plain engines have its output."""
+    root = tmp_path_factory.mktemp("rounds")
+    argv = ["--backend", "tensorrt_llm", "--target", str(model), "--max-batch-size", "4", "--max-seq-len", "256"]
+    argv += ["--timing-cache", str(root / "timings")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_check_outputs", lambda _: None)
+        for method in METHODS:
+            draft = ["--draft", str(model)] if method == "draft_model" else []
+            assert main([*argv, "--method", method, *draft, "--output", str(root / method)]) == 0
+    return {method: root / method for method in METHODS}
+
+
+@pytest.fixture(scope="module")
+def embedded_folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("embedded") / "engine"
+    argv = ["--method", "ngram", "--dtype", "float32", "--runner", "eager", "--target", str(model)]
+    assert main([*argv, "--output", str(output)]) == 0
+    return output
+
+
+@pytest.fixture(params=METHODS)
+def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+    return folders[request.param]
+
+
+@asynccontextmanager
+async def opened(folder: Path, options: EngineOptions | None = None) -> AsyncIterator[Executor]:
+    """In this process, so that the engine's own integrity is asserted when it is closed."""
+    executor = await open_executor(folder, options or EngineOptions(), in_process=True)
+    try:
+        yield executor
+    finally:
+        await executor.aclose()
+
+
+def ask(name: str = "a", max_tokens: int = 40, depth: int = 8, **changes: object) -> Request:
+    return Request(name, PROMPT, max_tokens, max_draft_tokens=depth, **changes)
+
+
+async def embedded(folder: Path, requests: Sequence[Request]) -> list[Collected]:
+    options = EngineOptions(kv_cache_mib=8, threads=1)
+    async with opened(folder, options) as executor:
+        return await one_by_one(executor, requests)
+
+
+REQUESTS = [
+    ask("greedy", 100),
+    ask("repeated", sampling=SamplingParams(repetition_penalty=1.2)),
+    ask("penalised", sampling=SamplingParams(presence_penalty=0.3, frequency_penalty=0.1)),
+    ask("biased", sampling=SamplingParams(logit_bias=((60, 2.0), (50, -5.0)), bad_words=((61,), (40, 50)))),
+    ask("sampled", seed=7, sampling=SamplingParams(temperature=0.9, top_k=12)),
+    ask("nucleus", seed=8, sampling=NUCLEUS),
+    ask("likely", seed=9, sampling=SamplingParams(temperature=1.2, min_p=0.2)),
+    ask("one", 1),
+    ask("stopped", stop_ids=frozenset(range(100, 180))),
+    ask("held", 30, stop_ids=frozenset(range(20, 250)), sampling=SamplingParams(min_tokens=10)),
+]
+
+
+async def test_text_is_that_of_the_embedded_engine(folder: Path, embedded_folder: Path) -> None:
+    expected = await embedded(embedded_folder, REQUESTS)
+    async with opened(folder) as executor:
+        alone = await one_by_one(executor, REQUESTS)
+        together = await staggered(executor, [replace(item, request_id=f"{item.request_id}2") for item in REQUESTS])
+        plain = await one_by_one(executor, [replace(item, max_draft_tokens=0) for item in REQUESTS])
+    for mine, joined, undrafted, theirs, request in zip(alone, together, plain, expected, REQUESTS, strict=True):
+        assert mine.ids == joined.ids == undrafted.ids == theirs.ids, request.request_id
+        assert mine.finish == joined.finish == undrafted.finish == theirs.finish
+        assert not any(record.drafted for record in undrafted.passes)
+    assert alone[0].stats.accepted > 10
+
+
+async def test_drafts_shorten_the_work(folder: Path) -> None:
+    async with opened(folder) as executor:
+        found = await collect(executor, ask(max_tokens=100))
+        assert not executor.info().derived_statistics
+    assert found.passes[0].prefill and not found.passes[0].drafted
+    assert found.stats.decode_passes < 60 and found.stats.completion_tokens == 100
+
+
+async def test_a_perfect_draft_model_is_right_all_the_time(folders: dict[str, Path]) -> None:
+    async with opened(folders["draft_model"]) as executor:
+        found = await collect(executor, ask(max_tokens=28))
+    assert [(record.drafted, record.accepted) for record in found.passes] == [(0, 0), (8, 8), (8, 8), (8, 8)]
+
+
+@pytest.mark.parametrize("whole", ["0", "1"])
+async def test_rows_that_the_cache_hides_change_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, whole: str
+) -> None:
+    """The same text again, whose drafts are all cached, and several at once; with both layouts of absent rows."""
+    monkeypatch.setenv("TRTLLM_DOUBLE_PROMPT_ROWS", whole)
+    async with opened(folder) as executor:
+        once = await collect(executor, ask("once", 60))
+        again = await collect(executor, ask("again", 60))
+        three = await asyncio.gather(*(collect(executor, ask(str(i), 60)) for i in range(3)))
+    assert all(item.ids == once.ids for item in (again, *three))
+    assert again.stats.decode_passes <= 2 * 60
+
+
+async def test_a_position_that_is_not_decided_is_the_engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pass has no draft, and the round that found it counts."""
+    undecided, decide = {len(PROMPT) + 5, len(PROMPT) + 6, len(PROMPT) + 20}, rounds.decide
+
+    def sometimes(row: object, where: object, vocabulary: int) -> int | None:
+        return None if where.positions[0] in undecided else decide(row, where, vocabulary)
+
+    async with opened(folder) as executor:
+        expected = await collect(executor, ask("a"))
+        monkeypatch.setattr(rounds, "decide", sometimes)
+        found = await collect(executor, ask("b"))
+    assert found.ids == expected.ids
+    plain = {sum(r.emitted for r in found.passes[:i]) for i, r in enumerate(found.passes) if not r.drafted}
+    assert {5, 6, 20} <= plain
+
+
+async def test_the_whole_law_is_drawn_by_the_engine(folder: Path) -> None:
+    whole = SamplingParams(temperature=1.0)
+    async with opened(folder) as executor:
+        one, other, same = await one_by_one(
+            executor,
+            [ask("a", seed=1, sampling=whole), ask("b", seed=2, sampling=whole), ask("c", seed=1, sampling=whole)],
+        )
+        told = await logprobs(executor, ask("d", seed=1, sampling=whole, logprobs=1))
+    assert one.ids == same.ids != other.ids
+    assert not any(record.drafted for record in one.passes)
+    assert len(told) == 40
+
+
+async def logprobs(executor: Executor, request: Request) -> list[TokenLogprobs]:
+    events = [event async for event in executor.generate(request)]
+    return [item for event in events if isinstance(event, StepOutput) for item in event.logprobs]
+
+
+async def test_log_probabilities_are_those_of_the_embedded_engine(folder: Path, embedded_folder: Path) -> None:
+    async with opened(embedded_folder, EngineOptions(kv_cache_mib=8, threads=1)) as executor:
+        expected = await logprobs(executor, ask(logprobs=3))
+    async with opened(folder) as executor:
+        for depth in (8, 0):
+            found = await logprobs(executor, ask(logprobs=3, depth=depth))
+            assert len(found) == 40
+            for mine, theirs in zip(found, expected, strict=True):
+                assert mine.chosen.token_id == theirs.chosen.token_id and mine.chosen.rank == theirs.chosen.rank
+                assert mine.chosen.logprob == pytest.approx(theirs.chosen.logprob, abs=1e-4)
+                assert [item.token_id for item in mine.top] == [item.token_id for item in theirs.top]
+
+
+async def test_outputs_of_one_request_have_their_own_noise(folder: Path, embedded_folder: Path) -> None:
+    request = ask(n=3, seed=5, sampling=NUCLEUS)
+    async with opened(embedded_folder, EngineOptions(kv_cache_mib=8, threads=1)) as executor:
+        expected = await collect_outputs(executor, request)
+    async with opened(folder) as executor:
+        found = await collect_outputs(executor, request)
+    assert [item.ids for item in found] == [item.ids for item in expected]
+
+
+async def test_a_text_can_fill_the_context(folder: Path) -> None:
+    async with opened(folder) as executor:
+        limit = executor.info().limits.max_context_tokens
+        found = await collect(executor, ask(max_tokens=limit - len(PROMPT)))
+    assert limit == 256 and len(found.ids) == limit - len(PROMPT)
+    assert found.finish is not None and found.finish.reason is FinishReason.LENGTH
+
+
+async def test_cancelled_rounds_leave_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`opened` closes in this process, which asserts that nothing is left."""
+    monkeypatch.setenv("TRTLLM_DOUBLE_PASS_SECONDS", "0.01")
+    async with opened(folder) as executor:
+        for count in (1, 2, 4):
+            events = executor.generate(ask(str(count), 200))
+            for _ in range(count):
+                await anext(events)
+            await events.aclose()
+        assert len((await collect(executor, ask("after", 12))).ids) == 12
+
+
+async def test_speculation_can_be_left_out_when_it_is_served(folder: Path) -> None:
+    options = EngineOptions(speculative={"method": "none"})
+    async with opened(folder, options) as executor:
+        assert executor.info().limits.max_draft_tokens == 0
+        found = await collect(executor, ask(depth=0))
+        assert len(found.ids) == 40 and not found.stats.spec_steps
+
+
+async def test_it_runs_in_a_worker_process(folder: Path) -> None:
+    executor = await open_executor(folder, EngineOptions())
+    try:
+        assert (await collect(executor, ask(max_tokens=80))).stats.accepted > 10
+    finally:
+        await executor.aclose()

@@ -1,0 +1,41 @@
+"""What the loop over TensorRT-LLM's executors knows of an output: what it asks next, and what it makes of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trtspec.types import Request, StepOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to an engine, as plain values."""
+
+    engine: str
+    """The engine's name in its folder."""
+    arguments: Mapping[str, Any]
+
+
+class Output(Protocol):
+    """One output of a request. It asks once, or, in rounds, again after each last result until it has ended."""
+
+    request: Request
+    ended: bool
+
+    def ask(self, now: float) -> Ask:
+        """What to enqueue next. Raises a `RequestError` where it cannot go on."""
+        ...
+
+    def take(self, result: Any, pass_index: int) -> StepOutput | None:
+        """The step of a result; None for one that tells nothing."""
+        ...
+
+    def disagreement(self, result: Any) -> str | None:
+        """What the runtime counted itself, where it contradicts what was derived; asked of each last result."""
+        ...
+
+    def close(self) -> None:
+        """It ended, or nobody waits for it: called once, after its last result."""
+        ...
