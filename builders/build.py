@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    backend = choose_backend(options.backend, probe=probe, gpu=has_gpu())
+    backend = choose_backend(options.backend, probe=probe, gpu=has_gpu(), demo=options.target is None)
     if backend.value == "tensorrt_llm":
         from builders.tensorrt_llm.command import run
 

@@ -30,10 +30,15 @@ class Choice:
         return f"{self.value} ({self.why})"
 
 
-def choose_backend(asked: str, *, probe: Callable[[], Probe], gpu: bool) -> Choice:
-    """The backend to build for. It is looked for only where the choice is ours, and only behind a GPU."""
+def choose_backend(asked: str, *, probe: Callable[[], Probe], gpu: bool, demo: bool = False) -> Choice:
+    """The backend to build for. It is looked for only where the choice is ours, and only behind a GPU.
+
+    `demo`: the target is the demo model, whose drafters are of the embedded backend.
+    """
     if asked != "auto":
         return Choice(asked, "asked for")
+    if demo:
+        return Choice("embedded", "the demo model's own")
     if not gpu:
         return Choice("embedded", "no NVIDIA GPU here")
     found = probe()

@@ -86,11 +86,18 @@ def _check_outputs(planned: Compiled) -> None:
     if TOP_LOGITS in planned.target.spec.outputs:
         raise ConfigError(
             f"--method {planned.speculative.method.value} --flow engine: the plugin {TOP_LOGITS} of its network "
-            "is not in this release, which plans such engines (--dry-run) and does not compile them yet"
+            "is not in this release, which plans such engines (--dry-run) and does not compile them yet; build with "
+            "--flow pytorch, or with --backend embedded"
         )
 
 
 def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None, argv: Sequence[str]) -> int:
+    for name in ("max_draft_len", "workers"):
+        if (given := getattr(asked, name)) != getattr(Asked(), name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is {given} and --flow pytorch compiles nothing; leave it out, or build "
+                "with --flow engine"
+            )
     planned = _collected(options, asked, config)
     order = _order(options, planned.speculative, asked, planned.target.path, planned.dtype, planned.max_seq_len)
     order = replace(order, draft=None if planned.draft is None else planned.draft.path, flow=PYTORCH)

@@ -171,7 +171,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/gpu-check",
         description="Check on a GPU that engines say what they must, and measure them. Makes its own models.",
-        epilog="exit codes: 0 all holds, 1 something differs, 2 wrong command line or engine, 3 no GPU",
+        epilog="exit codes: 0 all holds, 1 something differs, 2 wrong command line or engine, 3 no GPU or no "
+        "TensorRT-LLM",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--embedded", action="store_true", help="the embedded engine, eager runner")
@@ -184,7 +185,11 @@ def _parser() -> argparse.ArgumentParser:
     dtypes = ("bfloat16", "float16", "float32")
     parser.add_argument("--dtype", choices=dtypes, default="bfloat16", help="of TensorRT-LLM (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="tiny models, few prompts: whether it runs at all")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few prompts and tokens, with --embedded tiny models: whether it runs at all",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the report there too, as Markdown")
     return parser
 

@@ -43,6 +43,8 @@ def test_a_backend_that_is_asked_for_is_taken_without_looking(asked: str) -> Non
 
 def test_without_a_gpu_nothing_is_imported_to_choose() -> None:
     assert choose_backend("auto", probe=lambda: pytest.fail("nothing to look for"), gpu=False).value == "embedded"
+    demo = choose_backend("auto", probe=lambda: pytest.fail("nothing to look for"), gpu=True, demo=True)
+    assert demo.value == "embedded"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from trtspec.errors import (
     ConfigError,
     DeadlineExceeded,
     EngineFolderError,
+    EngineLost,
     InvalidField,
     Overloaded,
     RequestError,
@@ -27,7 +28,7 @@ from trtspec.errors import (
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.tensorrt_llm import executor_arguments
-from trtspec.types import Finish, FinishReason, Request, SamplingParams, Started, StepOutput
+from trtspec.types import Finish, FinishReason, Health, Request, SamplingParams, Started, StepOutput
 
 PROMPT = (40, 50, 60, 40, 50, 60, 40)
 FLOWS = ("engine", "pytorch")
@@ -211,3 +212,16 @@ async def test_an_engine_that_always_drafts_is_not_opened_without(folders: dict[
     options = EngineOptions(speculative={"method": "none"})
     with pytest.raises(ConfigError, match="compiled for lookahead, which it cannot leave out"):
         await open_executor(folders["lookahead"], options, in_process=True)
+
+
+async def test_a_hanging_llm_is_noticed(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker process, which ends and is started again."""
+    monkeypatch.setenv("TRTLLM_DOUBLE_HANG_AT", "20")
+    executor = await open_executor(folders["pytorch"], EngineOptions(stall_seconds=1))
+    try:
+        with pytest.raises(EngineLost):
+            await collect(executor, ask("a", 400))
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert len((await collect(executor, ask("b"))).ids) == 12
+    finally:
+        await executor.aclose()

@@ -17,8 +17,9 @@ from tests.fakes.installed import tensorrt_llm_double
 from tests.live.conftest import ATTENTION_SHARE
 from tests.models import tiny_llama, tiny_tokenizer
 from trtspec.config import EngineOptions
+from trtspec.errors import ConfigError
 from trtspec.executors import open_executor
-from trtspec.types import Request
+from trtspec.types import OutputLaw, Request, SamplingParams
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 PROMPTS = ("the answer is the answer", "one two three one two three one two")
@@ -102,3 +103,38 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
             assert mine.stats.decode_passes == theirs.stats.decode_passes
     if name not in ("none", "eagle3"):
         assert sum(item.stats.accepted for item in found) > 5
+
+
+def test_typical_acceptance_is_greedy_where_a_request_is(root: Path, seen: list[Seen], tmp_path: Path) -> None:
+    """The text of a greedy request is that of the embedded engine; at a temperature, it is drawn and labelled."""
+    shape = {"method": "eagle", **CHAIN3, "tree": TREE}
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", {**shape, "acceptance": "typical"})
+    embedded = build(root, "embedded", tmp_path / "embedded", shape, "--runner", "eager", "--dtype", "float32")
+    expected = asyncio.run(said(embedded, seen, 3, EngineOptions(threads=1, kv_cache_mib=16)))
+    found = asyncio.run(said(compiled, seen, 3, EngineOptions()))
+    assert [item.ids for item in found] == [item.ids for item in expected]
+    assert sum(item.stats.accepted for item in found) > 5
+
+    async def drawn() -> tuple[OutputLaw, list[list[int]]]:
+        executor = await open_executor(compiled, EngineOptions())
+        try:
+            warm = SamplingParams(temperature=2.0)
+            prompt = tuple(seen[0].tokens[:16].tolist())
+            asked = [Request(str(i), prompt, 40, warm, i, max_draft_tokens=3) for i in (1, 2)]
+            return executor.info().output_law, [(await collect(executor, item)).ids for item in asked]
+        finally:
+            await executor.aclose()
+
+    law, texts = asyncio.run(drawn())
+    assert law is OutputLaw.TYPICAL and texts[0] != texts[1] != expected[0].ids
+
+
+@pytest.mark.parametrize(
+    "asked", [{"num_speculative_tokens": 2}, {"dynamic_tree": True, "max_tree_nodes": 6, "tree_width": 2}]
+)
+def test_the_shape_of_an_eagle_engine_stays(
+    asked: dict[str, object], root: Path, seen: list[Seen], tmp_path: Path
+) -> None:
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", {"method": "eagle", **CHAIN3, "tree": TREE})
+    with pytest.raises(ConfigError, match="was compiled for"):
+        asyncio.run(said(compiled, seen, 3, EngineOptions(speculative={"method": "eagle", **asked})))

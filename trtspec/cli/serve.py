@@ -44,6 +44,11 @@ _BAD_USAGE = 2
 _GRACE_SECONDS = 5.0
 """Time that an interrupted builder has to remove what it began."""
 
+_LAWS = {
+    OutputLaw.TYPICAL: "sampled text is not that of the model alone; this is not lossless",
+    OutputLaw.UNPROVEN: "right by construction, and no test has shown it on this backend itself",
+}
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
@@ -162,9 +167,8 @@ def _end(builder: subprocess.Popen[bytes]) -> None:
 def announce(address: str, model: ServedModel) -> None:
     """The one line that says that requests are answered."""
     info = model.info
-    if info.output_law is not OutputLaw.EXACT:
-        law = info.output_law.value
-        print(f"output law {law}: sampled text is not that of the model alone; this is not lossless", file=sys.stderr)
+    if (meaning := _LAWS.get(info.output_law)) is not None:
+        print(f"output law {info.output_law.value}: {meaning}", file=sys.stderr)
     print(f"SERVING {address} model={info.model} method={info.method.value} engine={info.engine_id[:12]}", flush=True)
 
 

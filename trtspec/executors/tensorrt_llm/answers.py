@@ -32,11 +32,15 @@ class Answer:
     end_id: int | None
     """Known once it was asked for."""
     derived: Derived
+    by_temperature: bool = False
+    """The engine's mode knows a greedy request by its temperature, and not by its top_k."""
     ended: bool = False
 
     def ask(self, now: float) -> Ask:
         """All of it, streaming."""
         arguments = request_arguments(self.request, self.output_index, now)
+        if self.by_temperature and self.request.sampling.greedy:
+            arguments["sampling_config"]["temperature"] = 0.0
         self.end_id = arguments["end_id"]
         return Ask(TARGET, arguments)
 

@@ -18,16 +18,18 @@ from trtspec.executors.tensorrt_llm import bindings, gate
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
-from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, NONE, TARGET, TOP_LOGITS, FolderSpec
+from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, EAGLE, NONE, TARGET, TOP_LOGITS, EngineSpec, FolderSpec
+from trtspec.executors.tensorrt_llm.engines import Engine, LocalEngine
 from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
 from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
 from trtspec.executors.tensorrt_llm.loop import outputs as rounds
+from trtspec.executors.tensorrt_llm.loop.draft_engine import DraftEngine, OpenDraft
 from trtspec.executors.tensorrt_llm.outputs import Output
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
-from trtspec.speculative import SpeculativeConfig
+from trtspec.speculative import FLAG, TYPICAL, SpeculativeConfig
 from trtspec.types import EngineInfo, EngineStats, Method, Request
 
 _WARM_UP_SECONDS = 300.0
@@ -61,11 +63,20 @@ def open_engine(
             f"--speculative-config asks for none and the engine was compiled for {manifest.speculative.method.value}, "
             "which it cannot leave out; build one with --method none"
         )
+    _check_shape(target, manifest.speculative, speculative)
     names = [DRAFT, TARGET] if speculative.method is Method.DRAFT_MODEL else [TARGET]  # as their pools are planned
     arguments = {name: run_time_arguments(name, folder, speculative, options) for name in names}
-    executors = {name: _open(directory / name, given) for name, given in arguments.items()}
-    warm = {name: _warm_up(executor, folder) for name, executor in executors.items()}
-    stats, block = warm[TARGET]
+    engines: dict[str, Engine] = {}
+    if DRAFT in names:
+        _check_alone(directory, folder)
+        engines[DRAFT] = DraftEngine(OpenDraft(directory / DRAFT, arguments[DRAFT], folder.logits_size))
+    try:
+        executor, (stats, block) = open_warm(directory / TARGET, arguments[TARGET], folder.logits_size)
+    except BaseException:
+        for engine in engines.values():
+            engine.shutdown()
+        raise
+    engines[TARGET] = LocalEngine(executor, folder.logits_size)
     info = engine_info(
         manifest,
         ENGINE,
@@ -84,9 +95,8 @@ def open_engine(
         return make(request)
 
     loop = EngineLoop(
-        executors,
+        engines,
         outputs,
-        lambda made: bindings.make_request(made, folder.logits_size),
         stats,
         tokens_per_block=block,
         stall_seconds=options.stall_seconds,
@@ -94,17 +104,41 @@ def open_engine(
     return OpenedExecutor(loop, info)
 
 
+def _check_shape(target: EngineSpec, built: SpeculativeConfig, asked: SpeculativeConfig) -> None:
+    """Refuse what the runtime would refuse with less to go by: the layers of an EAGLE engine are all asked."""
+    if target.mode != EAGLE:
+        return
+    for what in ("draft_tokens", "dynamic_tree"):
+        if (was := getattr(built, what)) != (now := getattr(asked, what)):
+            name = "num_speculative_tokens" if what == "draft_tokens" else what
+            raise ConfigError(
+                f"{FLAG}: {name} is {now} and this EAGLE engine was compiled for {was}, which cannot change; leave the "
+                "key out, or build another engine"
+            )
+
+
 def answers(speculative: SpeculativeConfig) -> Callable[[Request], Sequence[Output]]:
     """Outputs that the engine generates by itself."""
-    nodes = nodes_by_depth(speculative)
-    return lambda request: [Answer(request, index, None, Derived(nodes)) for index in range(request.n)]
+    nodes, typical = nodes_by_depth(speculative), speculative.acceptance == TYPICAL
+    return lambda request: [Answer(request, index, None, Derived(nodes), typical) for index in range(request.n)]
 
 
-def _open(directory: Path, arguments: Mapping[str, Any]) -> Any:
+def _check_alone(directory: Path, folder: FolderSpec) -> None:
+    """Refuse a draft engine of several ranks, whose processes a launcher would have to start beside the target's."""
+    if folder.world_size > 1:
+        raise ConfigError(
+            f"{directory} has a draft engine and {folder.world_size} ranks, and draft engines are served on one GPU "
+            'only; serve it without (--speculative-config \'{"method": "none"}\'), or build with --method ngram'
+        )
+
+
+def open_warm(directory: Path, arguments: Mapping[str, Any], logits_size: int) -> tuple[Any, tuple[EngineStats, int]]:
+    """Open one engine and generate with it; tells its pool, and the tokens of a block."""
     try:
-        return bindings.open_executor(directory, arguments)
+        executor = bindings.open_executor(directory, arguments)
     except RuntimeError as error:
         raise EngineFolderError(f"{directory.parent}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
+    return executor, _warm_up(executor, logits_size)
 
 
 def run_time_arguments(
@@ -122,11 +156,11 @@ def run_time_arguments(
     return {**arguments, "kv_cache_config": pool, "max_batch_size": batch}
 
 
-def _warm_up(executor: Any, folder: FolderSpec) -> tuple[EngineStats, int]:
+def _warm_up(executor: Any, logits_size: int) -> tuple[EngineStats, int]:
     """Generate a few tokens, so that the first request does not pay for it; tells the pool and its block's tokens."""
     request = Request("warm-up", prompt=(0,) * 8, max_tokens=4, tenant="\0warm-up")
     made: Mapping[str, Any] = request_arguments(request, 0, time.monotonic())
-    executor.enqueue_request(bindings.make_request(made, folder.logits_size))
+    executor.enqueue_request(bindings.make_request(made, logits_size))
     stats, block, until = EngineStats(), 0, time.monotonic() + _WARM_UP_SECONDS
     while time.monotonic() < until:
         responses = executor.await_responses(timeout=timedelta(seconds=1))

@@ -20,6 +20,7 @@ from typing import Any
 from trtspec.errors import DeadlineExceeded, RequestError
 from trtspec.executors.messages import Cancel, Close, Report, Submit
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
+from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
 from trtspec.executors.tensorrt_llm.outputs import Ask, Output
@@ -65,17 +66,15 @@ class EngineLoop:
 
     def __init__(
         self,
-        executors: Mapping[str, Any],
+        engines: Mapping[str, Engine],
         outputs: Callable[[Request], Sequence[Output]],
-        make_request: Callable[[Mapping[str, Any]], Any],
         stats: EngineStats,
         *,
         tokens_per_block: int,
         stall_seconds: float,
     ) -> None:
-        self._executors = executors
+        self._engines = engines
         self._outputs = outputs
-        self._make_request = make_request
         self._stats = stats
         self._tokens_per_block = tokens_per_block
         self._stall_seconds = stall_seconds
@@ -93,7 +92,7 @@ class EngineLoop:
         """Obey and publish until `Close`; then nothing of any request is left in the executor."""
         waiting = [
             threading.Thread(target=self._wait, args=(name, inbox), name=f"trtspec-{name}-responses", daemon=True)
-            for name in self._executors
+            for name in self._engines
         ]
         for thread in waiting:
             thread.start()
@@ -102,7 +101,7 @@ class EngineLoop:
             events, closing = self._turn(inbox)
             self._report(events, publish)
         self._drain(inbox)
-        for executor, thread in zip(self._executors.values(), waiting, strict=True):
+        for executor, thread in zip(self._engines.values(), waiting, strict=True):
             executor.shutdown()
             thread.join()
 
@@ -114,7 +113,7 @@ class EngineLoop:
         """A waiting thread: every batch of responses becomes one message."""
         while True:
             try:
-                if responses := self._executors[name].await_responses(timeout=_POLL):
+                if responses := self._engines[name].await_responses(timeout=_POLL):
                     inbox.put(Arrived(name, responses))
             except RuntimeError as error:
                 inbox.put(Broken(str(error)))
@@ -164,9 +163,8 @@ class EngineLoop:
         now = time.monotonic()
         asks: list[Ask] = [output.ask(now) for output in outputs]
         name = asks[0].engine
-        requests = [self._make_request(ask.arguments) for ask in asks]
         try:
-            ids = self._executors[name].enqueue_requests(requests)
+            ids = self._engines[name].enqueue([ask.arguments for ask in asks])
         except RuntimeError as error:
             raise request_error(str(error)) from error
         self._asked |= {(name, id_): output for id_, output in zip(ids, outputs, strict=True)}
@@ -176,7 +174,7 @@ class EngineLoop:
         if self._live.pop(request_id, None):
             for (name, id_), output in self._asked.items():
                 if output.request.request_id == request_id:
-                    self._executors[name].cancel_request(id_)
+                    self._engines[name].cancel_request(id_)
 
     def _arrived(self, name: str, responses: Sequence[Any]) -> Iterable[EngineEvent]:
         self._batches += name == TARGET
@@ -251,7 +249,7 @@ class EngineLoop:
         return [Failed(item.request_id, DeadlineExceeded("the deadline passed while it waited")) for item in late]
 
     def _report(self, events: Sequence[EngineEvent], publish: Callable[[Report], None]) -> None:
-        before, iterations = self._stats, self._executors[TARGET].get_latest_iteration_stats()
+        before, iterations = self._stats, self._engines[TARGET].get_latest_iteration_stats()
         self._stats = read_stats(iterations, before)
         if not self._asked:  # no iteration tells that the last one was the last
             self._stats = idle(self._stats)

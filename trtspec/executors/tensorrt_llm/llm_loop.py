@@ -44,11 +44,15 @@ class LlmLoop:
         check: Callable[[Request], None],
         ask: Callable[[Request, int], tuple[LlmAnswer, Any]],
         request_failure: type[BaseException],
+        *,
+        stall_seconds: float,
     ) -> None:
         self._llm = llm
         self._check = check
         self._ask = ask
         self._request_failure = request_failure
+        self._stall_seconds = stall_seconds
+        self._last_sign = 0.0
         self._live: dict[str, Live] = {}
         self._stats = EngineStats()
         self._passes = 0
@@ -107,6 +111,8 @@ class LlmLoop:
         except RequestError as error:
             self._tell(Failed(request.request_id, error))
             return
+        if not self._live:
+            self._last_sign = time.monotonic()
         live = self._live[request.request_id] = Live(request)
         live.tasks = [asyncio.create_task(self._follow(live, index)) for index in range(request.n)]
 
@@ -139,11 +145,11 @@ class LlmLoop:
         except self._request_failure as error:
             self._fail(live, str(error))
         except Exception as error:  # no error of this request alone: the LLM is going down
-            if self._died is not None and not self._died.done():
-                self._died.set_exception(EngineDied(f"the LLM failed: {error!r}"))
+            self._die(f"the LLM failed: {error!r}")
 
     def _next_pass(self) -> int:
         self._passes += 1
+        self._last_sign = time.monotonic()
         return self._passes
 
     def _step(self, live: Live, step: StepOutput | None) -> None:
@@ -168,8 +174,8 @@ class LlmLoop:
             self._tell(Failed(request.request_id, DeadlineExceeded("the deadline passed while it waited")))
 
     def _fail(self, live: Live, message: str) -> None:
-        if is_forward_failure(message) and self._died is not None and not self._died.done():
-            self._died.set_exception(EngineDied(str(request_error(message))))
+        if is_forward_failure(message):
+            self._die(str(request_error(message)))
         elif self._live.pop(live.request.request_id, None):
             current = asyncio.current_task()
             for task in live.tasks:
@@ -187,9 +193,19 @@ class LlmLoop:
         """Drain the LLM's statistics several times a second."""
         while True:
             await asyncio.sleep(_STATS_SECONDS)
+            self._look_after(time.monotonic())
             with contextlib.suppress(asyncio.TimeoutError):
                 found = [item async for item in self._llm.get_stats_async(timeout=_STATS_SECONDS)]
                 self._stats = read_llm_stats(found, self._stats)
+
+    def _look_after(self, now: float) -> None:
+        """A hanging LLM cannot be told from a slow one but by time."""
+        if self._live and now - self._last_sign > self._stall_seconds:
+            self._die(f"no response came for {self._stall_seconds:.0f} s, with {len(self._live)} requests unfinished")
+
+    def _die(self, reason: str) -> None:
+        if self._died is not None and not self._died.done():
+            self._died.set_exception(EngineDied(reason))
 
     def _tell(self, *events: EngineEvent) -> None:
         running = sum(live.started for live in self._live.values())

@@ -78,7 +78,7 @@ def open_engine(
         )
         return LlmAnswer(request, index, made["end_id"], Derived(nodes)), output
 
-    return OpenedLlm(LlmLoop(llm, check, ask, LlmRequestError), info)
+    return OpenedLlm(LlmLoop(llm, check, ask, LlmRequestError, stall_seconds=options.stall_seconds), info)
 
 
 def run_time_arguments(

@@ -47,6 +47,13 @@ def nodes_by_depth(speculative: SpeculativeConfig) -> tuple[int, ...]:
     return tuple(depths.count(depth) for depth in range(1, max(depths) + 1))
 
 
+def _law(speculative: SpeculativeConfig) -> OutputLaw:
+    """Drafts that the runtime verifies have met no test of ours but over a double."""
+    if speculative.acceptance == TYPICAL:
+        return OutputLaw.TYPICAL
+    return OutputLaw.EXACT if speculative.method is Method.NONE else OutputLaw.UNPROVEN
+
+
 def engine_info(
     manifest: Manifest,
     flow: str,
@@ -76,7 +83,7 @@ def engine_info(
             kv_cache_tokens=pool_tokens or context,
             vocabulary_size=manifest.vocabulary_size,
         ),
-        output_law=OutputLaw.TYPICAL if speculative.acceptance == TYPICAL else OutputLaw.EXACT,
+        output_law=_law(speculative),
         default_draft_tokens=speculative.draft_tokens,
         acceptance=speculative.acceptance,
         flow=flow,
