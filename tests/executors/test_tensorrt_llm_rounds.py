@@ -4,6 +4,9 @@ embedded engine, whatever the cache hides."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,10 +21,11 @@ from tests.engines import Collected, collect, collect_outputs, one_by_one, stagg
 from tests.fakes.installed import tensorrt_llm_double
 from tests.models import tiny_llama
 from trtspec.config import EngineOptions
+from trtspec.errors import EngineLost
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.tensorrt_llm.loop import rounds
-from trtspec.types import FinishReason, Request, SamplingParams, StepOutput, TokenLogprobs
+from trtspec.types import FinishReason, Health, Request, SamplingParams, StepOutput, TokenLogprobs
 
 PROMPT = (40, 50, 60, 40, 50, 60, 40)
 METHODS = ("ngram", "draft_model")
@@ -237,3 +241,50 @@ async def test_it_runs_in_a_worker_process(folder: Path) -> None:
         assert (await collect(executor, ask(max_tokens=80))).stats.accepted > 10
     finally:
         await executor.aclose()
+
+
+def draft_processes() -> list[int]:
+    """Of any worker that lives."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"draft_worker" in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
+async def test_a_draft_engine_that_dies_takes_its_worker_along(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests end, both processes are started again, and afterwards neither is left."""
+    monkeypatch.setenv("TRTLLM_DOUBLE_PASS_SECONDS", "0.02")
+    executor = await open_executor(folders["draft_model"], EngineOptions())
+    try:
+        events = executor.generate(ask(max_tokens=200))
+        await anext(events)
+        (process,) = draft_processes()
+        os.kill(process, signal.SIGKILL)
+        with pytest.raises(EngineLost):
+            async for _ in events:
+                pass
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert len((await collect(executor, ask())).ids) == 40
+        assert len(draft_processes()) == 1
+    finally:
+        await executor.aclose()
+    assert draft_processes() == []
+
+
+async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: dict[str, Path]) -> None:
+    executor = await open_executor(folders["draft_model"], EngineOptions())
+    try:
+        (draft,) = draft_processes()
+        worker = int(Path(f"/proc/{draft}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(worker, signal.SIGKILL)
+        assert await executor.wait_for_change(Health.SERVING) is Health.RESTARTING
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        assert len((await collect(executor, ask())).ids) == 40
+        assert len(draft_processes()) == 1 and draft not in draft_processes()
+    finally:
+        await executor.aclose()
+    assert draft_processes() == []

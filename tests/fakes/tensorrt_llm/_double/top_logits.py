@@ -21,7 +21,9 @@ _MOST = 128
 @functools.cache
 def _model(path: Path) -> Any:
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
 
 
