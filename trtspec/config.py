@@ -43,6 +43,14 @@ class EngineOptions:
         default=300,
         metadata={"help": "TensorRT-LLM: time without any response after which the engine is restarted", "min": 1},
     )
+    full_vocabulary: str = field(
+        default="plain",
+        metadata={
+            "help": "TensorRT-LLM, compiled ngram and draft_model: requests that can draw any token of the vocabulary, "
+            "which no draft can help, are decoded plainly or refused",
+            "choices": ("plain", "refuse"),
+        },
+    )
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
     speculative: Mapping[str, Any] | None = None
     """Keys of a speculative configuration that change what the engine was built with, within what it was built for."""

@@ -134,7 +134,7 @@ class TokenLogprob:
 
     token_id: int
     logprob: float | None
-    """None for the first token of a prompt, which nothing predicts."""
+    """None for the first token of a prompt, which nothing predicts, and where an engine tells only of likelier ones."""
     rank: int | None
     """1 for the most likely token."""
 

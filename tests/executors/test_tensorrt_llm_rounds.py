@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from tests.engines import Collected, collect, collect_outputs, one_by_one, stagg
 from tests.fakes.installed import tensorrt_llm_double
 from tests.models import tiny_llama
 from trtspec.config import EngineOptions
-from trtspec.errors import EngineLost
+from trtspec.errors import EngineLost, Unsupported
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.tensorrt_llm.loop import rounds
@@ -180,6 +181,16 @@ async def test_the_whole_law_is_drawn_by_the_engine(folder: Path) -> None:
     assert len(told) == 40
 
 
+async def test_the_whole_law_can_be_refused(folders: dict[str, Path]) -> None:
+    """Where it would draft; without drafts it is what was asked for."""
+    whole = SamplingParams(temperature=1.0)
+    async with opened(folders["ngram"], EngineOptions(full_vocabulary="refuse")) as executor:
+        with pytest.raises(Unsupported, match="without top_k, top_p or min_p"):
+            await collect(executor, ask(sampling=whole))
+        assert len((await collect(executor, ask(depth=0, sampling=whole))).ids) == 40
+        assert len((await collect(executor, ask(seed=7, sampling=NUCLEUS))).ids) == 40
+
+
 async def logprobs(executor: Executor, request: Request) -> list[TokenLogprobs]:
     events = [event async for event in executor.generate(request)]
     return [item for event in events if isinstance(event, StepOutput) for item in event.logprobs]
@@ -288,3 +299,14 @@ async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: dic
     finally:
         await executor.aclose()
     assert draft_processes() == []
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), NUCLEUS], ids=["greedy", "sampled"])
+async def test_a_deadline_ends_an_output_between_rounds(
+    folder: Path, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTLLM_DOUBLE_PASS_SECONDS", "0.02")
+    async with opened(folder) as executor:
+        found = await collect(executor, ask(max_tokens=240, sampling=sampling, deadline=time.monotonic() + 0.3))
+    assert found.finish is not None and found.finish.reason is FinishReason.DEADLINE
+    assert 0 < len(found.ids) < 200

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trtspec.decoding.processors import PlaceEdits, Values
 from trtspec.decoding.sampling import ChoiceRows, choose
 from trtspec.executors.tensorrt_llm.loop.deciding import decide
+from trtspec.executors.tensorrt_llm.loop.drafts import Depth
 from trtspec.executors.tensorrt_llm.loop.logprobs import token_logprobs
 from trtspec.executors.tensorrt_llm.loop.top_rows import Remembered, TopRow, last_rows
 from trtspec.types import SamplingParams
@@ -55,11 +56,21 @@ places = st.lists(st.integers(0, VOCABULARY - 1), unique=True, max_size=6)
 
 
 @settings(max_examples=400, deadline=None)
-@given(samplings, places, places, st.integers(0, 2**31), st.sampled_from([0.5, 2.0, 5.0]), st.integers(0, 2**31))
+@given(
+    samplings,
+    places,
+    places,
+    st.integers(0, 2**31),
+    st.sampled_from([0.5, 2.0, 5.0]),
+    st.sampled_from([0.0, 0.25]),
+    st.integers(0, 2**31),
+)
 def test_what_is_decided_is_what_all_logits_decide(
-    sampling: SamplingParams, seen: list[int], forbidden: list[int], noise: int, spread: float, seed: int
+    sampling: SamplingParams, seen: list[int], forbidden: list[int], noise: int, spread: float, step: float, seed: int
 ) -> None:
     logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(noise)) * spread
+    if step:  # as in half precision, many are equal
+        logits = (logits / step).round() * step
     penalised = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1.0, 0.0, 0.0)
     kept = seen if penalised else []
     where = at(sampling, edits_of(sampling, kept, [float(i % 3) for i in kept], forbidden), seed)
@@ -138,7 +149,7 @@ def test_rows_are_read_from_the_end() -> None:
     rows = torch.stack([told(peaked(0.7) * (i + 1)) for i in range(3)])
     absent = torch.full((5, rows.shape[1]), math.nan)
     for output in (rows, torch.cat([absent, rows])):
-        found = last_rows(output, 4)
+        found = last_rows(output, 4, VOCABULARY)
         assert found[0] is None
         assert [float(row.values[1]) for row in found[1:] if row] == pytest.approx([-0.7, -1.4, -2.1])
 
@@ -150,3 +161,43 @@ def test_rows_of_a_text_are_remembered_as_far_as_it_is_the_same() -> None:
     assert memory.merge([1, 2, 3, 5], [None, None]) == [two, None]
     assert memory.merge([1, 2, 3, 5], [three]) == [three]
     assert memory.merge([1, 9, 3, 5], [None, None]) == [None, None]
+
+
+def test_equals_at_the_end_of_a_row_are_not_decided_by_rounding() -> None:
+    """Of float32 quotients, where 0.25 / 0.7 is above its float64 value."""
+    logits = torch.full((VOCABULARY,), 0.25)
+    logits[0], logits[1] = 3.25, 1.25
+    assert decide(TopRow.of(told(logits, 3)), at(SamplingParams(temperature=0.7, top_k=3)), VOCABULARY) is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0, 1e4])
+@pytest.mark.parametrize("temperature", [0.01, 0.8, 3.0])
+def test_weights_that_do_not_add_up_raise_nothing(scale: float, temperature: float) -> None:
+    """A normaliser is as exact as float32 and a kernel are."""
+    for error in (-1e-3, 0.0, 1e-3):
+        row = TopRow.of(told(peaked(0.001) * scale + scale))
+        sampling = SamplingParams(temperature=temperature, top_p=0.9)
+        decide(TopRow(row.values, row.ids, row.normaliser + error), at(sampling), VOCABULARY)
+
+
+def test_a_row_of_a_padded_vocabulary_is_no_row() -> None:
+    row = told(peaked(-0.7)).unsqueeze(0)  # the best is the last id
+    assert last_rows(row, 1, VOCABULARY)[0] is not None
+    assert last_rows(row, 1, VOCABULARY - 1) == [None]
+
+
+def test_depth_follows_what_stayed_and_rests_where_nothing_is_decided() -> None:
+    depth = Depth(8)
+    assert depth.coming() == 8
+    depth.learn(8, 2, decided=True)
+    assert depth.coming() == 3
+    depth.learn(3, 3, decided=True)
+    assert depth.coming() == 6
+    depth.learn(6, 4, decided=False)  # it goes on behind what stayed
+    assert [depth.coming() for _ in range(2)] == [0, 5]
+    depth.learn(5, 0, decided=False)
+    assert [depth.coming() for _ in range(2)] == [0, 1]
+    depth.learn(1, 0, decided=False)
+    assert [depth.coming() for _ in range(4)] == [0, 0, 0, 1]
+    depth.learn(1, 1, decided=True)
+    assert depth.coming() == 2

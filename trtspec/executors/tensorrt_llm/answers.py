@@ -69,6 +69,10 @@ class Answer:
             return Finish(FinishReason.STOP if last in self.request.stop_ids else FinishReason.EOS, last)
         return Finish(_REASONS[name])
 
+    def late(self, now: float) -> StepOutput | None:
+        """The runtime keeps the time."""
+        return None
+
     def disagreement(self, result: Any) -> str | None:
         """What the runtime counted itself, where it contradicts what was derived; asked of the last result."""
         mean = result.avg_decoded_tokens_per_iter * result.decoding_iter

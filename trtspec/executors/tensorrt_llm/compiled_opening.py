@@ -88,7 +88,7 @@ def open_engine(
     make = answers(speculative)
     if TOP_LOGITS in target.outputs:
         info = rounds.told(info, folder.max_prompt_tokens)
-        make = rounds.outputs(speculative, info)
+        make = rounds.outputs(speculative, info, refuses_full_vocabulary=options.full_vocabulary == "refuse")
 
     def outputs(request: Request) -> Sequence[Output]:
         gate.check(request, info, folder.max_prompt_tokens)

@@ -24,7 +24,7 @@ from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
 from trtspec.executors.tensorrt_llm.outputs import Ask, Output
-from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started
+from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started, StepOutput
 
 Id = tuple[str, int]
 """Of what was asked: the executor's name, and its own id."""
@@ -82,7 +82,8 @@ class EngineLoop:
         """What is under way; of cancelled requests, until its last response."""
         self._live: dict[str, Live] = {}
         self._batches = 0
-        self._last_sign = time.monotonic()
+        self._last_signs: dict[str, float] = {}
+        """When each engine last answered, or was asked something while it had nothing to do."""
 
     @property
     def stats(self) -> EngineStats:
@@ -158,16 +159,19 @@ class EngineLoop:
 
     def _enqueue(self, outputs: Sequence[Output]) -> None:
         """Ask what some outputs want next, which is of one executor. Raises a `RequestError`; then nothing is asked."""
-        if not self._asked:
-            self._last_sign = time.monotonic()
         now = time.monotonic()
         asks: list[Ask] = [output.ask(now) for output in outputs]
         name = asks[0].engine
+        if not self._is_busy(name):
+            self._last_signs[name] = now
         try:
             ids = self._engines[name].enqueue([ask.arguments for ask in asks])
         except RuntimeError as error:
             raise request_error(str(error)) from error
         self._asked |= {(name, id_): output for id_, output in zip(ids, outputs, strict=True)}
+
+    def _is_busy(self, name: str) -> bool:
+        return any(engine == name for engine, _ in self._asked)
 
     def _cancel(self, request_id: str) -> None:
         """Nobody waits for the request any more; its last responses are still to come."""
@@ -178,7 +182,7 @@ class EngineLoop:
 
     def _arrived(self, name: str, responses: Sequence[Any]) -> Iterable[EngineEvent]:
         self._batches += name == TARGET
-        self._last_sign = time.monotonic()
+        self._last_signs[name] = time.monotonic()
         for response in responses:
             id_ = (name, response.request_id)
             if response.has_error():
@@ -190,16 +194,19 @@ class EngineLoop:
         step = output.take(result, self._batches)
         live = self._live.get(output.request.request_id)
         if live is not None and step is not None:
-            if not live.started:
-                live.started = True
-                yield Started(live.request.request_id, self._cached_tokens(result))
-            if step.finish is not None:
-                live.unfinished -= 1
-                if not live.unfinished:
-                    del self._live[live.request.request_id]
-            yield step
+            yield from self._told(live, step, result)
         if result.is_final:
             yield from self._final(id_, output, result)
+
+    def _told(self, live: Live, step: StepOutput, result: Any) -> Iterable[EngineEvent]:
+        if not live.started:
+            live.started = True
+            yield Started(live.request.request_id, self._cached_tokens(result))
+        if step.finish is not None:
+            live.unfinished -= 1
+            if not live.unfinished:
+                del self._live[live.request.request_id]
+        yield step
 
     def _final(self, id_: Id, output: Output, result: Any) -> Iterable[EngineEvent]:
         """An answer is complete: the output ended, or asks for its next round if somebody still waits for it."""
@@ -207,6 +214,10 @@ class EngineLoop:
         if doubt := output.disagreement(result):
             _log.warning("request %s: %s", output.request.request_id, doubt)
         if output.ended or output.request.request_id not in self._live:
+            output.close()
+            return
+        if (step := output.late(time.monotonic())) is not None:
+            yield from self._told(self._live[output.request.request_id], step, result)
             output.close()
             return
         try:
@@ -235,10 +246,11 @@ class EngineLoop:
 
     def _look_after(self, now: float) -> list[EngineEvent]:
         """End requests that waited past their deadline; the runtime looks at those alone that take part in steps."""
-        if self._asked and now - self._last_sign > self._stall_seconds:
-            raise EngineDied(
-                f"no response came for {self._stall_seconds:.0f} s, with {len(self._asked)} outputs unfinished"
-            )
+        for name, sign in self._last_signs.items():
+            if now - sign > self._stall_seconds and self._is_busy(name):
+                raise EngineDied(
+                    f"no response came for {self._stall_seconds:.0f} s, with {len(self._asked)} outputs unfinished"
+                )
         late = [
             live.request
             for live in self._live.values()
@@ -265,6 +277,8 @@ class EngineLoop:
             try:
                 message = inbox.get(timeout=left)
             except Empty:
+                break
+            if isinstance(message, Broken):
                 break
             if isinstance(message, Arrived):
                 list(self._arrived(message.engine, message.responses))

@@ -32,6 +32,10 @@ class Output(Protocol):
         """The step of a result; None for one that tells nothing."""
         ...
 
+    def late(self, now: float) -> StepOutput | None:
+        """The end of an output whose time is over between two rounds; asked before it asks again."""
+        ...
+
     def disagreement(self, result: Any) -> str | None:
         """What the runtime counted itself, where it contradicts what was derived; asked of each last result."""
         ...

@@ -22,6 +22,9 @@ from trtspec.types import SamplingParams
 _ERROR = 1e-5
 """Of the weight of all logits, relative: its logarithm is a float32 of about 20."""
 
+_LARGEST = 700.0
+"""Of an exponent in float64."""
+
 
 def decide(row: TopRow, rows: ChoiceRows, vocabulary: int) -> int | None:
     """What `choose` takes at a position, or None where the row does not decide it. `rows` is of that position alone."""
@@ -38,7 +41,7 @@ def decide(row: TopRow, rows: ChoiceRows, vocabulary: int) -> int | None:
     if sampling.greedy or best == -math.inf:
         return int(choose(known, rows))
     floor = _kept_from(row, logits, above, rows)
-    if not floor > ceiling / sampling.temperature:
+    if not floor > float(above.max() / sampling.temperature):  # rounded as scores are, so that equals stay equal
         return None
     if sampling.top_k > 0:  # what it keeps is told, so that nothing after it sees the rest
         return int(choose(known, rows))
@@ -52,7 +55,7 @@ def _kept_from(row: TopRow, logits: Tensor, above: Tensor, rows: ChoiceRows) -> 
     scores = (logits[row.ids] / sampling.temperature).sort(descending=True).values
     if sampling.top_k > 0:
         return float(scores[sampling.top_k - 1]) if sampling.top_k <= len(scores) else -math.inf
-    least = float(scores[0]) + math.log(sampling.min_p) if sampling.min_p > 0 else -math.inf
+    least = float(scores[0] + scores.new_tensor(math.log(sampling.min_p))) if sampling.min_p > 0 else -math.inf
     if sampling.top_p >= 1:
         return least
     bounds = _untold(row, above, rows, float(scores[0]))
@@ -79,10 +82,13 @@ def _untold(row: TopRow, above: Tensor, rows: ChoiceRows, best: float) -> tuple[
     temperature, worst = rows.sampling[0].temperature, float(row.values[-1])
     changed, raised = _changed(row, rows.edits[0] if rows.edits else None, above)
     count = len(above) - len(row.ids)
-    whole = math.exp(row.normaliser - worst)  # of all logits, relative to the worst that was told
+    whole = math.exp(min(row.normaliser - worst, _LARGEST))  # of all logits, relative to the worst that was told
     told = float((row.values - worst).double().exp().sum())
     low, high = (whole * (1 + error) - told for error in (-_ERROR, _ERROR))
-    low, high = max(low - changed, 0.0), min(max(high, 0.0), count)  # none weighs more than the worst that was told
+    low, high = (
+        min(max(low - changed, 0.0), count),
+        min(max(high, 0.0), count),
+    )
     even = [count * (weight / count) ** (1 / temperature) for weight in (low, high)]
     least, most = (even[0], high) if temperature <= 1 else (low, even[1])
     scale = math.exp(worst / temperature - best)

@@ -124,8 +124,7 @@ class DraftEngine:
         return ()
 
     def shutdown(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._send(Close())
+        self._send(Close())
         try:
             self._process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -135,10 +134,9 @@ class DraftEngine:
             self._channel.close()
 
     def _send(self, message: object) -> None:
-        try:
+        """To a process that died nothing needs to be said: who waits for its answers is told."""
+        with contextlib.suppress(OSError):
             self._channel.sendall(pack(message))
-        except OSError as error:
-            raise RuntimeError(f"the process of the draft engine {self._fate}") from error
 
     @property
     def _fate(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trtspec.errors import TrtspecError
 from trtspec.executors.messages import Close, OpenFailed, pack, receive
+from trtspec.executors.tensorrt_llm.failures import is_forward_failure
 from trtspec.executors.tensorrt_llm.loop.draft_engine import (
     CancelDraft,
     DraftAnswer,
@@ -37,6 +38,7 @@ class DraftWorker:
         self._executor = executor
         self._logits_size = logits_size
         self._lock = threading.Lock()
+        self._closing = False
         self._theirs: dict[int, int] = {}
         """The parent's id of each of the executor's."""
 
@@ -54,17 +56,18 @@ class DraftWorker:
             left = list(self._theirs)
         for id_ in left:
             self._executor.cancel_request(id_)
+        self._closing = True
         self._executor.shutdown()
 
     def _enqueue(self, message: Enqueue) -> None:
         from trtspec.executors.tensorrt_llm import bindings
 
-        requests = [bindings.make_request(arguments, self._logits_size) for arguments in message.asked.values()]
         with self._lock:  # a response must not overtake its id
             try:
-                ids = self._executor.enqueue_requests(requests)
-            except RuntimeError as error:
-                self._tell(tuple(DraftAnswer(id_, error_msg=str(error)) for id_ in message.asked))
+                asked = [bindings.make_request(arguments, self._logits_size) for arguments in message.asked.values()]
+                ids = self._executor.enqueue_requests(asked)
+            except (RuntimeError, TypeError):
+                self._tell(tuple(map(_nothing, message.asked)))
                 return
             self._theirs |= dict(zip(ids, message.asked, strict=True))
 
@@ -82,10 +85,10 @@ class DraftWorker:
                     with self._lock:
                         answers = tuple(filter(None, map(self._answer_of, responses)))
                         self._tell(answers)
-        except RuntimeError:  # it was shut down
-            return
-        except OSError:  # the parent is gone
-            os._exit(1)
+        except BaseException as error:
+            if not self._closing:
+                print(f"the draft engine cannot go on: {error}", file=sys.stderr, flush=True)
+                os._exit(1)
 
     def _answer_of(self, response: Any) -> DraftAnswer | None:
         """None for one that is not the last."""
@@ -94,12 +97,24 @@ class DraftWorker:
             return None
         del self._theirs[response.request_id]
         if response.has_error():
-            return DraftAnswer(id_, error_msg=response.error_msg)
+            failed = is_forward_failure(response.error_msg)
+            return DraftAnswer(id_, error_msg=response.error_msg) if failed else _nothing(id_)
         result = response.result
         return DraftAnswer(id_, (tuple(result.output_token_ids[0]),), (Reason(result.finish_reasons[0].name),))
 
     def _tell(self, answers: tuple[DraftAnswer, ...]) -> None:
         self._channel.sendall(pack(DraftAnswers(answers)))
+
+
+def _nothing(id_: int) -> DraftAnswer:
+    """No draft: the text of a request that the draft engine refuses goes on without."""
+    return DraftAnswer(id_, finish_reasons=(Reason("NOT_FINISHED"),))
+
+
+def _watch(channel: socket.socket) -> None:
+    """While the engine opens: without a parent, stop."""
+    if not channel.recv(1, socket.MSG_PEEK):
+        os._exit(1)
 
 
 def main(channel: socket.socket) -> int:
@@ -111,6 +126,7 @@ def main(channel: socket.socket) -> int:
         return 1
     from trtspec.executors.tensorrt_llm.compiled_opening import open_warm
 
+    threading.Thread(target=_watch, args=(channel,), name="trtspec-draft-parent", daemon=True).start()
     try:
         executor, _ = open_warm(first.directory, first.arguments, first.logits_size)
     except TrtspecError as error:

@@ -13,6 +13,8 @@ from trtspec.executors.tensorrt_llm.outputs import Ask
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.types import SamplingParams
 
+_LONGEST_PAUSE = 31
+
 
 class Drafts(Protocol):
     """Proposes a chain of tokens for one output at a time."""
@@ -73,15 +75,30 @@ class EngineDrafts:
 class Depth:
     """How deep an output drafts: twice as deep as before after a draft that stayed whole, else one beyond what stayed.
 
-    What a round costs hardly grows with its draft, but for what others in the batch could do meanwhile.
+    After a position that was not decided it rests for a round; where that was the first one, so that the round was for
+    nothing, for more rounds each time.
     """
 
     most: int
     now: int = 0
+    resting: int = 0
+    """Rounds without a draft to come."""
+    pause: int = 0
 
     def __post_init__(self) -> None:
         self.now = self.most
 
-    def learn(self, drafted: int, accepted: int) -> None:
-        if drafted:
-            self.now = min(2 * drafted if accepted == drafted else accepted + 1, self.most)
+    def coming(self) -> int:
+        """Of the coming round."""
+        if self.resting:
+            self.resting -= 1
+            return 0
+        return self.now
+
+    def learn(self, drafted: int, accepted: int, *, decided: bool) -> None:
+        """What became of a round's draft."""
+        if not drafted:
+            return
+        self.now = min(2 * drafted if accepted == drafted else accepted + 1, self.most)
+        self.pause = min(2 * self.pause + 1, _LONGEST_PAUSE) if not (decided or accepted) else 0
+        self.resting = self.pause if decided else max(self.pause, 1)

@@ -8,6 +8,7 @@ from itertools import count
 
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.proposers.ngram import NgramProposer
+from trtspec.errors import Unsupported
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.loop.drafts import Drafts, EngineDrafts, NgramDrafts, NoDrafts
@@ -23,7 +24,9 @@ def told(info: EngineInfo, max_prompt_tokens: int) -> EngineInfo:
     return replace(info, derived_statistics=False, limits=replace(info.limits, max_context_tokens=context))
 
 
-def outputs(speculative: SpeculativeConfig, info: EngineInfo) -> Callable[[Request], Sequence[Output]]:
+def outputs(
+    speculative: SpeculativeConfig, info: EngineInfo, *, refuses_full_vocabulary: bool
+) -> Callable[[Request], Sequence[Output]]:
     """The maker of a request's outputs."""
     engine = Engine(
         drafts=_drafts(speculative),
@@ -34,6 +37,12 @@ def outputs(speculative: SpeculativeConfig, info: EngineInfo) -> Callable[[Reque
     ids = count()
 
     def make(request: Request) -> Sequence[Output]:
+        if refuses_full_vocabulary and request.drafts and _never_decided(request):
+            raise Unsupported(
+                f"sampling.temperature is {request.sampling.temperature} without top_k, top_p or min_p, which no draft "
+                "can help, and this server refuses that; set one of them, or speculation to off",
+                feature="temperature",
+            )
         if _needs_no_rounds(request):
             return [Answer(request, index, None, Derived(())) for index in range(request.n)]
         if _never_decided(request):

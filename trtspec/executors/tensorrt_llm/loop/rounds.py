@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.proposer import SequenceView
-from trtspec.decoding.sampling import FAULTS, ChoiceRows, fault
+from trtspec.decoding.sampling import FAULTS, NO_TOKEN, ChoiceRows, fault
 from trtspec.decoding.sequence import ending
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET, TOP_LOGITS
 from trtspec.executors.tensorrt_llm.loop.deciding import decide
@@ -57,8 +58,6 @@ class Rounds:
     """Of the coming round or the one under way; None where none was proposed yet."""
     _drafting: bool = False
     """The draft engine was asked."""
-    _plainly: bool = False
-    """The coming round has no draft."""
     _depth: Depth = field(default_factory=lambda: Depth(0))
     _remembered: Remembered = field(default_factory=Remembered)
     _empty: tuple[PassRecord, ...] = ()
@@ -85,17 +84,23 @@ class Rounds:
         """What a round emits. A result of the draft engine is the coming round's draft."""
         reason = _INTERRUPTED.get(result.finish_reasons[0].name)
         if self._drafting:
-            self._drafting, self._draft = False, () if reason else tuple(result.output_token_ids[0])
+            self._drafting, self._draft = False, self._usable(() if reason else result.output_token_ids[0])
             return None
         draft, self._draft = self._draft or (), None
         if reason is not None:
             return self._step((), None, Finish(reason), [])
         rows = self._rows(result, draft)
         emitted, decided = self._walk(draft, rows)
-        self._plainly = not decided and bool(draft)
+        self._depth.learn(len(draft), len(emitted) - decided, decided=decided)
         if not decided and not draft:
-            emitted, decided = list(result.output_token_ids[0]), True
+            emitted, decided = [self._engines_own(result)], True
         return self._emit(draft, emitted, len(emitted) - decided, rows, pass_index)
+
+    def late(self, now: float) -> StepOutput | None:
+        """Each round has a time of its own for the runtime, which it hardly ever uses up."""
+        if self.request.deadline is None or now < self.request.deadline or self._fault is not None:
+            return None
+        return self._step((), None, Finish(FinishReason.DEADLINE), [])
 
     def disagreement(self, _: Any) -> str | None:
         """Nothing is derived here that the runtime counts, too."""
@@ -113,8 +118,10 @@ class Rounds:
     def _propose(self, now: float) -> Sequence[int] | Ask:
         """No draft while the prompt is not computed, nor where a position is to be decided by the engine."""
         room = min(self.request.max_tokens - self._generated - 1, self.engine.longest - len(self._tokens))
-        depth = min(self._depth.now, room)
-        if self._plainly or not self._generated or depth <= 0:
+        if not self._generated:
+            return ()
+        depth = min(self._depth.coming(), room)
+        if depth <= 0:
             return ()
         view = SequenceView(self.sequence_id, self._tokens, depth, depth, self.request, self.output_index, ())
         return self.engine.drafts.propose(view, now)
@@ -138,7 +145,16 @@ class Rounds:
     def _rows(self, result: Any, draft: Sequence[int]) -> list[TopRow | None]:
         """What is told of the text's last position, and of each of the draft's."""
         told = next(item.output for item in result.additional_outputs if item.name == _CONTEXT_ROWS)
-        return self._remembered.merge([*self._tokens, *draft], last_rows(told, 1 + len(draft)))
+        return self._remembered.merge([*self._tokens, *draft], last_rows(told, 1 + len(draft), self.engine.vocabulary))
+
+    def _usable(self, draft: Sequence[int]) -> tuple[int, ...]:
+        """As far as its tokens are of the target's vocabulary, which a draft model may exceed."""
+        return tuple(takewhile(lambda token: token < self.engine.vocabulary, draft))
+
+    def _engines_own(self, result: Any) -> int:
+        """The token that the engine drew; none where it is beyond the vocabulary."""
+        token = int(result.output_token_ids[0][0])
+        return token if token < self.engine.vocabulary else NO_TOKEN
 
     def _walk(self, draft: Sequence[int], rows: Sequence[TopRow | None]) -> tuple[list[int], bool]:
         """The target's choices along the draft, as far as it goes their way; whether the last one was decided."""
@@ -182,7 +198,6 @@ class Rounds:
         pass_index: int,
     ) -> StepOutput | None:
         """Append what a round decided, up to the output's end."""
-        self._depth.learn(len(draft), accepted)
         good = emitted[:-1] if emitted and emitted[-1] in FAULTS else emitted
         kept, finish = ending(self.request, self.request.max_tokens - self._generated, good) or (len(good), None)
         if finish is None and len(good) < len(emitted):

@@ -34,40 +34,50 @@ class TopRow:
         return logits
 
 
-def last_rows(output: Tensor, wanted: int) -> list[TopRow | None]:
+def last_rows(output: Tensor, wanted: int, vocabulary: int) -> list[TopRow | None]:
     """The rows of the last `wanted` positions of a prompt, in order; None for those that were not computed.
+
+    None, too, for a row of a vocabulary that was padded: the network's output is cut to the ids that may be emitted.
 
     Positions whose keys were found in the cache have no row: the tensor is shorter, or filled with NaN in their place,
     so that it is read from its end.
     """
-    found: list[TopRow | None] = [_computed(row) for row in output[max(len(output) - wanted, 0) :]]
+    found: list[TopRow | None] = [_computed(row, vocabulary) for row in output[max(len(output) - wanted, 0) :]]
     return [None] * (wanted - len(found)) + found
 
 
-def _computed(row: Tensor) -> TopRow | None:
-    return None if bool(row.isnan().any()) else TopRow.of(row)
+def _computed(row: Tensor, vocabulary: int) -> TopRow | None:
+    if bool(row.isnan().any()):
+        return None
+    found = TopRow.of(row)
+    return None if int(found.ids.max()) >= vocabulary else found
 
 
 class Remembered:
     """Rows of a text that is growing, so that what the cache hides of a draft that was seen before is known still."""
 
     def __init__(self) -> None:
-        self._text: Sequence[int] = ()
+        self._text: tuple[int, ...] = ()
         self._rows: dict[int, TopRow] = {}
 
     def merge(self, text: Sequence[int], rows: Sequence[TopRow | None]) -> list[TopRow | None]:
         """Take the rows of the last positions of a text, and fill those that are missing from the last text's."""
         first = len(text) - len(rows)
-        shared = _shared(self._text, text)
+        text = tuple(text)
+        begun = text[:first] == self._text[:first]
+        shared = first + _shared(self._text[first:], text[first:]) if begun else 0
         kept = {place: row for place, row in self._rows.items() if first <= place < shared}
-        self._text = tuple(text)
+        self._text = text
         self._rows = kept | {first + index: row for index, row in enumerate(rows) if row is not None}
         return [self._rows.get(first + index) for index in range(len(rows))]
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning of two texts."""
+    """Length of the common beginning of two texts, of which one mostly goes on where the other ends."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
     for place, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         if mine != theirs:
             return place
-    return min(len(one), len(other))
+    return length
