@@ -85,10 +85,8 @@ def _untold(row: TopRow, above: Tensor, rows: ChoiceRows, best: float) -> tuple[
     whole = math.exp(min(row.normaliser - worst, _LARGEST))  # of all logits, relative to the worst that was told
     told = float((row.values - worst).double().exp().sum())
     low, high = (whole * (1 + error) - told for error in (-_ERROR, _ERROR))
-    low, high = (
-        min(max(low - changed, 0.0), count),
-        min(max(high, 0.0), count),
-    )
+    # None weighs more than the worst that was told, whatever the error is.
+    low, high = min(max(low - changed, 0.0), count), min(max(high, 0.0), count)
     even = [count * (weight / count) ** (1 / temperature) for weight in (low, high)]
     least, most = (even[0], high) if temperature <= 1 else (low, even[1])
     scale = math.exp(worst / temperature - best)
