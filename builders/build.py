@@ -223,7 +223,10 @@ def _parser() -> argparse.ArgumentParser:
     tensorrt_llm_flags.add_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE, of TensorRT-LLM MODEL-METHOD-FLOW-DTYPE)",
     )
     where.add_argument("--force", action="store_true", help="build again even if nothing changed")
     where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")
