@@ -6,6 +6,8 @@ Owns the command line and what it prints; the work is in `builders.stages`.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -72,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return _run(options, arguments)
+    except BrokenPipeError:  # of `--dry-run | head`: who read it has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (TrtspecError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_INPUT) else 1

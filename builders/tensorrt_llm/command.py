@@ -60,8 +60,8 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     print("\n".join(lines(planned.arguments())), flush=True)
     if options.dry_run:
         return 0
-    _check_installed()
     _check_outputs(planned)
+    _check_installed()
     from builders.tensorrt_llm.stages import build_compiled
 
     return _told(build_compiled(planned, order, drafter, argv), order, _serve(order, asked))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,8 @@ def config(**keys: object) -> list[str]:
         (["--method", "none", "--max-seq-len", "513"], "--max-context-tokens is 513 and the model's max_position"),
         (["--method", "none", "--max-draft-len", "4"], "--max-draft-len is 4 and --method none needs no room"),
         (["--method", "ngram", "--max-draft-len", "4"], "leave it out, and set num_speculative_tokens"),
+        (["--method", "ngram", "--flow", "pytorch", "--max-draft-len", "4"], "--flow pytorch compiles nothing"),
+        (["--method", "ngram", "--flow", "pytorch", "--workers", "2"], "--workers is 2 and --flow pytorch"),
         (["--method", "ngram", "--pp", "2"], "--pp is 2 and --method is ngram: no such engine has been tried"),
         (["--method", "none", "--runner", "eager"], "--runner is eager, and only --backend embedded has it"),
         (["--method", "none", "--tree-nodes", "4"], "--tree-nodes is 4, and only --backend embedded has it"),
@@ -159,3 +164,25 @@ def test_without_fused_attention_prompts_come_whole_and_share_nothing(
     assert main([*argv, "--max-num-tokens", "100"]) == 0  # a checkpoint in full precision is compiled in half
     out = capsys.readouterr().out
     assert 'target.convert.dtype = "bfloat16"' in out and "limits.max_prompt_tokens = 511" in out
+
+
+def test_a_network_that_lacks_its_plugin_is_planned_and_not_compiled(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--backend", "tensorrt_llm", "--method", "ngram", "--target", str(target), "--output", str(tmp_path / "e")]
+    assert main([*argv, "--dry-run"]) == 0
+    assert main(argv) == 2
+    assert "the plugin TopLogits" in (told := capsys.readouterr().err) and "--flow pytorch" in told
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_reader_that_leaves_is_no_error(target: Path) -> None:
+    """`--dry-run | head`, as the shell does it; whoever reads has the first line, and then the pipe is closed."""
+    command = [sys.executable, "-u", "-m", "builders.build", "--backend", "tensorrt_llm", "--method", "none"]
+    with subprocess.Popen(
+        [*command, "--target", str(target), "--dry-run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 128 + signal.SIGPIPE
