@@ -214,6 +214,7 @@ async def test_an_engine_that_always_drafts_is_not_opened_without(folders: dict[
         await open_executor(folders["lookahead"], options, in_process=True)
 
 
+@pytest.mark.slow
 async def test_a_hanging_llm_is_noticed(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """In a worker process, which ends and is started again."""
     monkeypatch.setenv("TRTLLM_DOUBLE_HANG_AT", "20")

@@ -84,7 +84,12 @@ async def said(engine: Path, seen: list[Seen], depth: int, options: EngineOption
         await executor.aclose()
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("medusa, two ranks", "ngram", "eagle3")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_text_and_acceptance_are_those_of_the_embedded_engine(
     name: str, root: Path, seen: list[Seen], tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ def embedded_folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return output
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
     return folders[request.param]
 

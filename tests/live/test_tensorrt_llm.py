@@ -82,7 +82,10 @@ class Pair:
     embedded: LiveServer
 
 
-@pytest.fixture(scope="module", params=list(CONFIGS))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name == "draft_model" else name for name in CONFIGS],
+)
 def pair(request: pytest.FixtureRequest, root: Path) -> Iterator[Pair]:
     """Both must end without a word on standard error, but for the output law that is unproven."""
     method = request.param
