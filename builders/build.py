@@ -6,8 +6,6 @@ Owns the command line and what it prints; the work is in `builders.stages`.
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +35,7 @@ from builders.choices import (
 from builders.drafts.asked import asked_draft
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
-from builders.progress import working_on
+from builders.progress import stop_printing, working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
 from trtspec import speculative
@@ -75,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(options, arguments)
     except BrokenPipeError:  # of `--dry-run | head`: who read it has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return stop_printing()
     except (TrtspecError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_INPUT) else 1
@@ -228,10 +225,7 @@ def _parser() -> argparse.ArgumentParser:
     tensorrt_llm_flags.add_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help=f"engine folder (default: {ENGINES}/MODEL-METHOD-DTYPE, of TensorRT-LLM MODEL-METHOD-FLOW-DTYPE)",
+        "--output", type=Path, metavar="DIR", help=f"engine folder (default: in {ENGINES}, by model, method and type)"
     )
     where.add_argument("--force", action="store_true", help="build again even if nothing changed")
     where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")

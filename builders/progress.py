@@ -1,7 +1,10 @@
-"""Progress on stderr, for people only: a log file gets none."""
+"""Progress on stderr, for people only: a log file gets none. And what happens when people stop reading."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -41,3 +44,9 @@ def stage_bars() -> Iterator[Report]:
 def working_on(what: str) -> AbstractContextManager[object]:
     """A spinner for work whose length is unknown."""
     return Console(stderr=True).status(what)
+
+
+def stop_printing() -> int:
+    """Nobody reads standard output any more, and what is left of it goes nowhere; returns the exit code for that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
