@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from trtspec.capabilities import ENGINE
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.executors.messages import Report
 from trtspec.executors.tensorrt_llm import bindings, gate
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
@@ -25,37 +23,21 @@ from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
 from trtspec.executors.tensorrt_llm.loop import outputs as rounds
 from trtspec.executors.tensorrt_llm.loop.draft_engine import DraftEngine, OpenDraft
+from trtspec.executors.tensorrt_llm.opened_loop import OpenedLoop
 from trtspec.executors.tensorrt_llm.outputs import Output
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
 from trtspec.speculative import FLAG, TYPICAL, SpeculativeConfig
-from trtspec.types import EngineInfo, EngineStats, Method, Request
+from trtspec.types import EngineStats, Method, Request
 
 _WARM_UP_SECONDS = 300.0
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedExecutor:
-    """Implements `Opened` over TensorRT-LLM's executor of compiled engines."""
-
-    loop: EngineLoop
-    info: EngineInfo
-
-    def stats(self) -> EngineStats:
-        return self.loop.stats
-
-    def run(self, inbox: SimpleQueue[Any], publish: Callable[[Report], None]) -> None:
-        self.loop.run(inbox, publish)
-
-    def check(self) -> None:
-        self.loop.check()
-
-
 def open_engine(
     directory: Path, manifest: Manifest, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
-) -> OpenedExecutor:
+) -> OpenedLoop:
     """Open the folder's engines. Raises what an operator can mend, with what to do."""
     target = folder.engines[TARGET]
     if speculative.method is Method.NONE and target.mode != NONE:
@@ -101,7 +83,7 @@ def open_engine(
         tokens_per_block=block,
         stall_seconds=options.stall_seconds,
     )
-    return OpenedExecutor(loop, info)
+    return OpenedLoop(loop, info)
 
 
 def _check_shape(target: EngineSpec, built: SpeculativeConfig, asked: SpeculativeConfig) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import tensorrt_llm
@@ -15,7 +14,6 @@ from tensorrt_llm.executor.utils import RequestError as LlmRequestError
 from trtspec.capabilities import PYTORCH
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.executors.messages import Report
 from trtspec.executors.tensorrt_llm import gate
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
@@ -23,32 +21,16 @@ from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.llm_answers import LlmAnswer
 from trtspec.executors.tensorrt_llm.llm_arguments import llm_arguments, sampling_params
 from trtspec.executors.tensorrt_llm.llm_loop import LlmLoop
+from trtspec.executors.tensorrt_llm.opened_loop import OpenedLoop
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
 from trtspec.speculative import SpeculativeConfig
-from trtspec.types import EngineInfo, EngineStats, Method, Request
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedLlm:
-    """Implements `Opened` over an LLM."""
-
-    loop: LlmLoop
-    info: EngineInfo
-
-    def stats(self) -> EngineStats:
-        return self.loop.stats
-
-    def run(self, inbox: SimpleQueue[Any], publish: Callable[[Report], None]) -> None:
-        self.loop.run(inbox, publish)
-
-    def check(self) -> None:
-        self.loop.check()
+from trtspec.types import Method, Request
 
 
 def open_engine(
     directory: Path, manifest: Manifest, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
-) -> OpenedLlm:
+) -> OpenedLoop:
     """Load the checkpoints. Raises what an operator can mend, with what to do."""
     planned = run_time_arguments(folder, manifest, speculative, options)
     try:
@@ -78,7 +60,7 @@ def open_engine(
         )
         return LlmAnswer(request, index, made["end_id"], Derived(nodes)), output
 
-    return OpenedLlm(LlmLoop(llm, check, ask, LlmRequestError, stall_seconds=options.stall_seconds), info)
+    return OpenedLoop(LlmLoop(llm, check, ask, LlmRequestError, stall_seconds=options.stall_seconds), info)
 
 
 def run_time_arguments(
