@@ -45,7 +45,6 @@ from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
 from trtspec.executors.tensorrt_llm.probe import probe
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
-from trtspec.speculative import TYPICAL
 from trtspec.types import Method
 
 _EPILOG = f"""\
@@ -141,11 +140,8 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     )
     config = resolve(options.method, asked, draft.card.speculative if draft else {})
     METHODS[options.method].plan(config)
-    if config.method is Method.EAGLE and config.acceptance == TYPICAL:
-        raise ConfigError(
-            f"{speculative.FLAG}: acceptance {TYPICAL!r} of method 'eagle' is for --backend tensorrt_llm; embedded "
-            "engines accept by the exact rule"
-        )
+    if (reason := refusal(config.method, EMBEDDED, config.acceptance)) is not None:
+        raise ConfigError(f"{speculative.FLAG}: {reason}")
     kind = METHODS[options.method].drafter
     return Recipe(
         model=demo_model.MODEL if given is None else given.stem if given.suffix == ".gguf" else given.name,

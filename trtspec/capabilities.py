@@ -52,10 +52,9 @@ def capabilities(method: Method, flow: str, acceptance: str = EXACT) -> Mapping[
     return _features(f"{method.value}:{acceptance}", flow)
 
 
-def refusal(method: Method, flow: str) -> str | None:
-    """Why a method is not on a flow, and what would work; None where it is."""
-    rows = (item for row, row_flow, item in _rows() if (row, row_flow) == (method.value, flow))
-    return next((item.reason for item in rows if item.feature == _METHOD_ITSELF), None)
+def refusal(method: Method, flow: str, acceptance: str = EXACT) -> str | None:
+    """Why a method, or that rule of acceptance for it, is not on a flow, and what would work; None where it is."""
+    return _refusal(f"{method.value}:{acceptance}", flow)
 
 
 def as_markdown() -> str:
@@ -75,7 +74,7 @@ def _fate(feature: str, flow: str) -> str:
     general = _features(ANY_METHOD, flow).get(feature)
     rows = {name for name, row_flow, _ in _rows() if name != ANY_METHOD and row_flow == flow}
     names = [name for method in Method for name in sorted(rows) if name.partition(":")[0] == method.value]
-    own = {name: _features(name, flow).get(feature) for name in names if refusal(_method(name), flow) is None}
+    own = {name: _features(name, flow).get(feature) for name in names if _refusal(name, flow) is None}
     by_verdict: dict[str, list[str]] = {}
     for name, capability in own.items():
         if capability is not None and capability != general:
@@ -86,17 +85,24 @@ def _fate(feature: str, flow: str) -> str:
     return "; ".join([*special, f"others {general.verdict}"]) if special else general.verdict
 
 
-def _method(name: str) -> Method:
-    return Method(name.partition(":")[0])
+def _refusal(name: str, flow: str) -> str | None:
+    found = _all_rows(name, flow).get(_METHOD_ITSELF)
+    return None if found is None else found.reason
 
 
 def _features(name: str, flow: str) -> Mapping[str, Capability]:
+    return {feature: item for feature, item in _all_rows(name, flow).items() if feature != _METHOD_ITSELF}
+
+
+def _all_rows(name: str, flow: str) -> Mapping[str, Capability]:
     """The rows of a method, with a rule behind a colon or without, over those that are more general."""
-    found: dict[str, Capability] = {}
-    for general in (ANY_METHOD, name.partition(":")[0], name):
-        rows = (item for row, row_flow, item in _rows() if (row, row_flow) == (general, flow))
-        found |= {item.feature: item for item in rows if item.feature != _METHOD_ITSELF}
-    return found
+    generals = (ANY_METHOD, name.partition(":")[0], name)
+    return {
+        item.feature: item
+        for general in generals
+        for row, row_flow, item in _rows()
+        if (row, row_flow) == (general, flow)
+    }
 
 
 @cache

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtspec.errors import ConfigError
-from trtspec.speculative import FLAG, TYPICAL, WINDOWS, SpeculativeConfig, checked, from_dict
+from trtspec.speculative import BY_ENGINE, FLAG, TYPICAL, WINDOWS, SpeculativeConfig, checked, from_dict
 from trtspec.types import Method
+
+_OWN_BUILDS = {TYPICAL: "not lossless", BY_ENGINE: "compiled into engines"}
+"""Rules of acceptance that an engine has only where it was built for them, and what they are."""
 
 
 def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> SpeculativeConfig:
@@ -37,10 +40,10 @@ def narrowed(built: SpeculativeConfig, asked: Mapping[str, Any] | None) -> Specu
                 f"{FLAG}: {what} is {now} and the engine was built for at most {most}; "
                 "build it for more, or ask for less"
             )
-    if config.acceptance == TYPICAL and built.acceptance != TYPICAL:
+    if config.acceptance != built.acceptance and (nature := _OWN_BUILDS.get(config.acceptance)) is not None:
         raise ConfigError(
-            f"{FLAG}: acceptance is {TYPICAL!r}, which is not lossless, and the engine was built with "
-            f"{built.acceptance!r}; build it with {TYPICAL!r}, or leave the key out"
+            f"{FLAG}: acceptance is {config.acceptance!r}, which is {nature}, and the engine was built with "
+            f"{built.acceptance!r}; build it with {config.acceptance!r}, or leave the key out"
         )
     return config
 

@@ -18,11 +18,11 @@ MAX_TREE_NODES = 64
 """Most nodes of a tree."""
 MAX_LOOKUP_TOKENS = 32
 """Longest n-gram that is looked up; longer repetitions are found by shorter ones too."""
-EXACT, REJECTION, TYPICAL = "exact", "rejection", "typical"
+EXACT, REJECTION, TYPICAL, BY_ENGINE = "exact", "rejection", "typical", "engine"
 """Rules of acceptance."""
 
 _COMMON = frozenset({"method", "num_speculative_tokens"})
-_LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max"}
+_LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max", "acceptance"}
 _DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first", "min_confidence"}
 _AUTOREGRESSIVE = _DRAFTER | {"dynamic_tree", "max_tree_nodes", "tree_width"}
 WINDOWS = ("window_size", "ngram_size", "verification_set_size")
@@ -40,7 +40,8 @@ _KEYS = {
 """Keys that a method reads; any other key is refused."""
 _FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha")
 _RULES = {
-    Method.DRAFT_MODEL: (EXACT, REJECTION),
+    Method.NGRAM: (EXACT, BY_ENGINE),
+    Method.DRAFT_MODEL: (EXACT, REJECTION, BY_ENGINE),
     Method.MEDUSA: (EXACT, TYPICAL),
     Method.EAGLE: (EXACT, TYPICAL),
 }
@@ -76,7 +77,7 @@ class SpeculativeConfig:
     draw is part of what it thinks, so that this is a measure and no probability."""
     acceptance: str = EXACT
     """`exact`, or `rejection` for sampled drafts of a draft model, or `typical` of Medusa heads and of compiled EAGLE
-    engines, which is not lossless."""
+    engines, which is not lossless, or `engine` for drafts that TensorRT-LLM verifies itself."""
     typical_threshold: float = 0.09
     """Typical acceptance: probability from which on a token is accepted whatever the entropy."""
     typical_alpha: float = 0.3

@@ -24,7 +24,7 @@ from builders.tensorrt_llm.lines import lines
 from builders.tensorrt_llm.order import Order
 from builders.tensorrt_llm.settings import check_followed, followed
 from trtspec import speculative
-from trtspec.capabilities import ENGINE, PYTORCH
+from trtspec.capabilities import ENGINE, PYTORCH, refusal
 from trtspec.errors import ConfigError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe
@@ -86,7 +86,8 @@ def _check_outputs(planned: Compiled) -> None:
     if TOP_LOGITS in planned.target.spec.outputs:
         raise ConfigError(
             f"--method {planned.speculative.method.value} --flow engine: the plugin {TOP_LOGITS} of its network "
-            "is not in this release, which plans such engines (--dry-run) and does not compile them yet; build with "
+            "is not in this release, which plans such engines (--dry-run) and does not compile them yet; let "
+            f'TensorRT-LLM verify drafts itself ({speculative.FLAG} with "acceptance": "engine"), or build with '
             "--flow pytorch, or with --backend embedded"
         )
 
@@ -154,7 +155,7 @@ def _compiled(
         {"--allow-unverified-target": options.allow_unverified_target},
     )
     suited = followed(draft.card.speculative, Method(options.method), ENGINE) if draft else {}
-    settled = _settled(options.method, config, suited)
+    settled = _settled(options.method, config, suited, ENGINE)
     with working_on("reading the headers of the checkpoint"):
         target = open_checkpoint(given or demo_model.fetch())
         source = None if draft is None else draft.source(target)
@@ -199,8 +200,10 @@ def _order(
     )
 
 
-def _settled(method: str, asked: Mapping[str, Any] | None, suited: Mapping[str, Any]) -> SpeculativeConfig:
+def _settled(method: str, asked: Mapping[str, Any] | None, suited: Mapping[str, Any], flow: str) -> SpeculativeConfig:
     config = replace(resolve(method, asked, suited), model=None)
+    if (reason := refusal(config.method, flow, config.acceptance)) is not None:
+        raise ConfigError(f"{speculative.FLAG}: {reason}")
     if config.acceptance == TYPICAL and not config.typical_threshold < 1:
         raise ConfigError(f"{speculative.FLAG}: typical_threshold is 1 and EAGLE engines take 0 up to less than 1")
     return config
@@ -223,7 +226,7 @@ def _collected(options: argparse.Namespace, asked: Asked, config: Mapping[str, A
     target = artifacts.open_model(given, "--target")
     artifacts.check_parallel(method, asked, target)
     suited = {"num_speculative_tokens": artifacts.mtp_depth(target)} if method is Method.MTP else _USUAL.get(method, {})
-    settled = _settled(options.method, config, suited)
+    settled = _settled(options.method, config, suited, PYTORCH)
     draft = _draft_folder(options, config)
     if draft is not None and method is Method.EAGLE3:
         _check_eagle3(options, target, draft, settled)

@@ -21,6 +21,7 @@ from trtspec.errors import ConfigError
 from trtspec.executors.tensorrt_llm.engine_spec import (
     DRAFT,
     EAGLE,
+    EXTERNAL,
     LOOKAHEAD,
     MEDUSA,
     NONE,
@@ -30,12 +31,11 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
 )
 from trtspec.executors.tensorrt_llm.executor_arguments import choices, executor_arguments, takes_chunks
 from trtspec.executors.tensorrt_llm.probe import PINNED
-from trtspec.speculative import FLAG, SpeculativeConfig
+from trtspec.speculative import BY_ENGINE, FLAG, SpeculativeConfig
 from trtspec.types import Method
 
 _MODES = {Method.MEDUSA: MEDUSA, Method.EAGLE: EAGLE, Method.LOOKAHEAD: LOOKAHEAD}
-"""Methods that are a mode of the engine; the others draft outside of it."""
-_OWN_LOOP = (Method.NGRAM, Method.DRAFT_MODEL)
+"""Methods that draft in the engine; the others draft outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ def plan_compiled(
     if source is not None:
         check_source(source, target.config, speculative)
     family = family_of(target.architecture, method)
-    draft_len = _draft_len(speculative, asked)
+    mode = _mode(speculative)
+    draft_len = _draft_len(speculative, asked, mode)
 
     def engine(name: str, checkpoint: Checkpoint, model_class: str, **more: Any) -> EnginePlan:
         return EnginePlan(name, checkpoint, model_class, dtype, quantization, asked, max_seq_len, **more)
@@ -127,10 +128,10 @@ def plan_compiled(
             TARGET,
             target,
             family.model_class,
-            mode=_MODES.get(method, NONE),
+            mode=mode,
             draft_len=draft_len,
             additions=_additions(target, source, speculative, family, draft_len, asked.tp),
-            extra_outputs=(TOP_LOGITS,) if method in _OWN_LOOP else (),
+            extra_outputs=(TOP_LOGITS,) if mode == NONE and method is not Method.NONE else (),
         )
     ]
     if source is not None and source.model is not None:
@@ -139,6 +140,11 @@ def plan_compiled(
     for item in engines:
         item.check()
     return Compiled(speculative, asked, tuple(engines))
+
+
+def _mode(speculative: SpeculativeConfig) -> str:
+    """Drafts from outside are verified by our own loop over a plain engine, unless the engine is to do it."""
+    return EXTERNAL if speculative.acceptance == BY_ENGINE else _MODES.get(speculative.method, NONE)
 
 
 def _additions(
@@ -151,9 +157,9 @@ def _additions(
     return eagle(source, target, speculative, nodes, _non_leaves(speculative), tp)
 
 
-def _draft_len(speculative: SpeculativeConfig, asked: Asked) -> int:
+def _draft_len(speculative: SpeculativeConfig, asked: Asked, mode: str) -> int:
     """Nodes that the engine has room for; none where drafts are verified outside of a mode."""
-    if speculative.method not in _MODES:
+    if mode == NONE:
         if asked.max_draft_len is not None:
             raise ConfigError(
                 f"--max-draft-len is {asked.max_draft_len} and --method {speculative.method.value} needs no room for "

@@ -14,11 +14,11 @@ from builders.tensorrt_llm.additions import Additions
 from builders.tensorrt_llm.asked import Asked
 from builders.tensorrt_llm.memory import kv_bytes_per_token, weights_bytes
 from trtspec.errors import ConfigError
-from trtspec.executors.tensorrt_llm.engine_spec import EAGLE, NONE, EngineSpec
+from trtspec.executors.tensorrt_llm.engine_spec import EAGLE, EXTERNAL, NONE, EngineSpec
 
 QUANT_ALGOS: Mapping[str, str | None] = {"none": None, "int8": "W8A16", "int4": "W4A16"}
 """`QuantAlgo` by `--quantization`: weights alone, which needs no calibration."""
-MODE_NUMBERS = {"NONE": 1, "MEDUSA": 4, "LOOKAHEAD_DECODING": 8, "EAGLE": 32}
+MODE_NUMBERS = {"NONE": 1, "DRAFT_TOKENS_EXTERNAL": 2, "MEDUSA": 4, "LOOKAHEAD_DECODING": 8, "EAGLE": 32}
 """Values of `SpeculativeDecodingMode`, as the engine's config.json has them."""
 _TOKENS_PER_BLOCK = 32
 _OPTIMAL_BATCH = 8
@@ -125,7 +125,7 @@ class EnginePlan:
     def check(self) -> None:
         """Refuse what the conversion or the build would stop at, minutes later, or what would be wrong at run time."""
         self._check_parallel()
-        if not self.fused and (self.mode == EAGLE or self.extra_outputs):
+        if not self.fused and (self.mode in (EAGLE, EXTERNAL) or self.extra_outputs):
             raise ConfigError(
                 "--dtype is float32, for which TensorRT-LLM has no paged attention over prompts, and this method needs "
                 "it; give --dtype bfloat16 or float16"

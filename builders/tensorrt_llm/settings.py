@@ -14,8 +14,8 @@ _TREES = ("tree", "dynamic_tree", "max_tree_nodes", "tree_width")
 _FOLLOWED: Mapping[str, Mapping[Method, tuple[str, ...]]] = {
     ENGINE: {
         Method.NONE: (),
-        Method.NGRAM: ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
-        Method.DRAFT_MODEL: ("num_speculative_tokens",),
+        Method.NGRAM: ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", "acceptance"),
+        Method.DRAFT_MODEL: ("num_speculative_tokens", "acceptance"),
         Method.MEDUSA: ("num_speculative_tokens", "tree"),
         Method.EAGLE: ("num_speculative_tokens", *_TREES, "acceptance", "typical_threshold"),
         Method.LOOKAHEAD: WINDOWS,

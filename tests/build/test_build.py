@@ -247,6 +247,10 @@ def test_a_build_for_tensorrt_llm_says_what_to_install(fails: Fails, shared_fold
         (("--dtype", "float16"), "--dtype is float16; --backend embedded has auto, float32, bfloat16"),
         (("--quantization", "int4"), "--quantization is int4; --backend embedded has none, int8"),
         (("--method", "lookahead"), "--method lookahead --backend embedded: it is a mode of compiled engines"),
+        (
+            ("--method", "ngram", "--speculative-config", '{"method": "ngram", "acceptance": "engine"}'),
+            "--speculative-config: acceptance 'engine' is TensorRT-LLM's own; build with --backend tensorrt_llm",
+        ),
     ],
 )
 def test_what_only_the_other_backend_has_is_refused(

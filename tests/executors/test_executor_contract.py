@@ -4,6 +4,7 @@ front-ends, and over both flows of TensorRT-LLM, whose place the strict double t
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, nullcontext
 from pathlib import Path
@@ -41,7 +42,12 @@ OPTIONS = EngineOptions(kv_cache_mib=8, max_batch_size=4, threads=1)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-KINDS = ("thread", "process", "front-end", "tensorrt_llm engine", "tensorrt_llm pytorch", "tensorrt_llm engine ngram")
+KINDS = (
+    *("thread", "process", "front-end"),
+    *("tensorrt_llm engine", "tensorrt_llm pytorch", "tensorrt_llm engine ngram"),
+    pytest.param("tensorrt_llm engine ngram engine", marks=pytest.mark.slow),
+)
+"""The place, or a backend with its flow, its method and its rule of acceptance."""
 
 PLAIN = ("tensorrt_llm engine", "tensorrt_llm pytorch")
 
@@ -61,7 +67,9 @@ def folder(kind: str, engine_folder: Path, tmp_path_factory: pytest.TempPathFact
     output = tmp_path_factory.mktemp("compiled") / "engine"
     target = engine_folder.parent / "model"
     method = flow[1] if len(flow) > 1 else "none"
+    config = {"method": method} | ({"acceptance": flow[2]} if len(flow) > 2 else {})
     argv = ["--backend", backend, "--flow", flow[0], "--method", method, "--target", str(target)]
+    argv += ["--speculative-config", json.dumps(config)]
     argv += ["--output", str(output), "--timing-cache", str(output.with_name("timings"))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_check_outputs", lambda _: None)  # the double has what the network lacks

@@ -8,31 +8,23 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
-from builders.build import main
-from builders.tensorrt_llm import command
-from tests.engines import Collected, collect, collect_outputs, one_by_one, staggered
+from tests.engines import collect, collect_outputs, one_by_one, staggered
 from tests.fakes.installed import tensorrt_llm_double
-from tests.models import tiny_llama
+from tests.rounds import EMBEDDED, NUCLEUS, PROMPT, ask, compiled, embedded, expected, opened, quiet_llama
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineLost, Unsupported
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
-from trtspec.executors.tensorrt_llm.loop import rounds
+from trtspec.executors.tensorrt_llm.loop import by_rows
 from trtspec.types import FinishReason, Health, Request, SamplingParams, StepOutput, TokenLogprobs
 
-PROMPT = (40, 50, 60, 40, 50, 60, 40)
 METHODS = ("ngram", "draft_model")
-QUIET = 0.001
-"""Of what attention adds: the last token says nearly everything of the next one, so that texts repeat themselves."""
-NUCLEUS = SamplingParams(temperature=0.5, top_p=0.3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,58 +35,23 @@ def double() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    weights = tiny_llama(tmp_path_factory.mktemp("model"), seed=5, max_positions=512) / "model.safetensors"
-    tensors = load_file(weights)
-    quiet = {name: tensor * QUIET for name, tensor in tensors.items() if name.endswith("o_proj.weight")}
-    save_file(tensors | quiet, weights, metadata={"format": "pt"})
-    return weights.parent
+    return quiet_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Compiled as if the network's plugin were there: the double's plain engines have its output."""
     root = tmp_path_factory.mktemp("rounds")
-    argv = ["--backend", "tensorrt_llm", "--target", str(model), "--max-batch-size", "4", "--max-seq-len", "256"]
-    argv += ["--timing-cache", str(root / "timings")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_check_outputs", lambda _: None)
-        for method in METHODS:
-            draft = ["--draft", str(model)] if method == "draft_model" else []
-            assert main([*argv, "--method", method, *draft, "--output", str(root / method)]) == 0
-    return {method: root / method for method in METHODS}
+    return {method: compiled(model, method, root / method) for method in METHODS}
 
 
 @pytest.fixture(scope="module")
 def embedded_folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("embedded") / "engine"
-    argv = ["--method", "ngram", "--dtype", "float32", "--runner", "eager", "--target", str(model)]
-    assert main([*argv, "--output", str(output)]) == 0
-    return output
+    return embedded(model, tmp_path_factory.mktemp("embedded") / "engine")
 
 
 @pytest.fixture(params=["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
     return folders[request.param]
-
-
-@asynccontextmanager
-async def opened(folder: Path, options: EngineOptions | None = None) -> AsyncIterator[Executor]:
-    """In this process, so that the engine's own integrity is asserted when it is closed."""
-    executor = await open_executor(folder, options or EngineOptions(), in_process=True)
-    try:
-        yield executor
-    finally:
-        await executor.aclose()
-
-
-def ask(name: str = "a", max_tokens: int = 40, depth: int = 8, **changes: object) -> Request:
-    return Request(name, PROMPT, max_tokens, max_draft_tokens=depth, **changes)
-
-
-async def embedded(folder: Path, requests: Sequence[Request]) -> list[Collected]:
-    options = EngineOptions(kv_cache_mib=8, threads=1)
-    async with opened(folder, options) as executor:
-        return await one_by_one(executor, requests)
 
 
 REQUESTS = [
@@ -112,12 +69,12 @@ REQUESTS = [
 
 
 async def test_text_is_that_of_the_embedded_engine(folder: Path, embedded_folder: Path) -> None:
-    expected = await embedded(embedded_folder, REQUESTS)
+    texts = await expected(embedded_folder, REQUESTS)
     async with opened(folder) as executor:
         alone = await one_by_one(executor, REQUESTS)
         together = await staggered(executor, [replace(item, request_id=f"{item.request_id}2") for item in REQUESTS])
         plain = await one_by_one(executor, [replace(item, max_draft_tokens=0) for item in REQUESTS])
-    for mine, joined, undrafted, theirs, request in zip(alone, together, plain, expected, REQUESTS, strict=True):
+    for mine, joined, undrafted, theirs, request in zip(alone, together, plain, texts, REQUESTS, strict=True):
         assert mine.ids == joined.ids == undrafted.ids == theirs.ids, request.request_id
         assert mine.finish == joined.finish == undrafted.finish == theirs.finish
         assert not any(record.drafted for record in undrafted.passes)
@@ -154,16 +111,16 @@ async def test_rows_that_the_cache_hides_change_nothing(
 
 async def test_a_position_that_is_not_decided_is_the_engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pass has no draft, and the round that found it counts."""
-    undecided, decide = {len(PROMPT) + 5, len(PROMPT) + 6, len(PROMPT) + 20}, rounds.decide
+    undecided, decide = {len(PROMPT) + 5, len(PROMPT) + 6, len(PROMPT) + 20}, by_rows.decide
 
     def sometimes(row: object, where: object, vocabulary: int) -> int | None:
         return None if where.positions[0] in undecided else decide(row, where, vocabulary)
 
     async with opened(folder) as executor:
-        expected = await collect(executor, ask("a"))
-        monkeypatch.setattr(rounds, "decide", sometimes)
+        whole = await collect(executor, ask("a"))
+        monkeypatch.setattr(by_rows, "decide", sometimes)
         found = await collect(executor, ask("b"))
-    assert found.ids == expected.ids
+    assert found.ids == whole.ids
     plain = {sum(r.emitted for r in found.passes[:i]) for i, r in enumerate(found.passes) if not r.drafted}
     assert {5, 6, 20} <= plain
 
@@ -197,13 +154,13 @@ async def logprobs(executor: Executor, request: Request) -> list[TokenLogprobs]:
 
 
 async def test_log_probabilities_are_those_of_the_embedded_engine(folder: Path, embedded_folder: Path) -> None:
-    async with opened(embedded_folder, EngineOptions(kv_cache_mib=8, threads=1)) as executor:
-        expected = await logprobs(executor, ask(logprobs=3))
+    async with opened(embedded_folder, EMBEDDED) as executor:
+        theirs_all = await logprobs(executor, ask(logprobs=3))
     async with opened(folder) as executor:
         for depth in (8, 0):
             found = await logprobs(executor, ask(logprobs=3, depth=depth))
             assert len(found) == 40
-            for mine, theirs in zip(found, expected, strict=True):
+            for mine, theirs in zip(found, theirs_all, strict=True):
                 assert mine.chosen.token_id == theirs.chosen.token_id and mine.chosen.rank == theirs.chosen.rank
                 assert mine.chosen.logprob == pytest.approx(theirs.chosen.logprob, abs=1e-4)
                 assert [item.token_id for item in mine.top] == [item.token_id for item in theirs.top]
@@ -211,11 +168,11 @@ async def test_log_probabilities_are_those_of_the_embedded_engine(folder: Path, 
 
 async def test_outputs_of_one_request_have_their_own_noise(folder: Path, embedded_folder: Path) -> None:
     request = ask(n=3, seed=5, sampling=NUCLEUS)
-    async with opened(embedded_folder, EngineOptions(kv_cache_mib=8, threads=1)) as executor:
-        expected = await collect_outputs(executor, request)
+    async with opened(embedded_folder, EMBEDDED) as executor:
+        outputs = await collect_outputs(executor, request)
     async with opened(folder) as executor:
         found = await collect_outputs(executor, request)
-    assert [item.ids for item in found] == [item.ids for item in expected]
+    assert [item.ids for item in found] == [item.ids for item in outputs]
 
 
 async def test_a_text_can_fill_the_context(folder: Path) -> None:

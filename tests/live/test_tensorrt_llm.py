@@ -32,9 +32,10 @@ CONFIGS = {
     "lookahead": {"method": "lookahead"},
     "ngram": {"method": "ngram", "num_speculative_tokens": 4},
     "draft_model": {"method": "draft_model", "num_speculative_tokens": 3},
+    "external": {"method": "ngram", "num_speculative_tokens": 4, "acceptance": "engine"},
 }
-ROUNDS = ("ngram", "draft_model")
-"""Methods of our own loop, whose network lacks its plugin yet; the double's engines have its output."""
+ROUNDS = ("ngram", "draft_model", "external")
+"""What drafts outside of the engine. The network of our own loop lacks its plugin yet; the double's engines have it."""
 HALF = ("eagle", *ROUNDS)
 """Their kernels are for half precision."""
 PROMPTS = ("the answer is the answer", "one two three one two three one two")
@@ -56,8 +57,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def build(root: Path, method: str, backend: str, *flags: str) -> Path:
-    output = root / f"{method}-{backend}"
+def build(root: Path, name: str, backend: str, *flags: str) -> Path:
+    output, method = root / f"{name}-{backend}", CONFIGS[name]["method"]
     argv = ["--method", method, "--target", str(root / "target"), "--output", str(output), "--backend", backend]
     if (root / method).is_dir():
         argv += ["--draft", str(root / method), *(["--allow-unverified-target"] if method != "draft_model" else [])]
@@ -111,8 +112,11 @@ def pair(request: pytest.FixtureRequest, root: Path) -> Iterator[Pair]:
 
 
 UNPROVEN = "output law unproven: right by construction, and no test has shown it on this backend itself\n"
-SAME = {"lookahead": ("ngram", ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'])}
-"""What the double runs for a method that our own engine lacks."""
+SAME = {
+    "lookahead": ("ngram", ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}']),
+    "external": ("ngram", ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}']),
+}
+"""What our own engine does in place of what it lacks."""
 
 
 async def answers(server: LiveServer) -> list[Completion]:

@@ -31,7 +31,7 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ([1], "must be a JSON object, not list"),
         ({"method": "magic"}, "method 'magic' is unknown; known are none, ngram"),
         ({"method": ["ngram"]}, "is unknown"),
-        ({"method": "ngram", "tokens": 3}, "method 'ngram' has no key 'tokens'; its keys are method, num_"),
+        ({"method": "ngram", "tokens": 3}, "method 'ngram' has no key 'tokens'; its keys are acceptance, method, num_"),
         ({"method": "ngram", "model": "/x"}, "has no key 'model'"),
         ({"method": "none", "num_speculative_tokens": 4}, "method 'none' has no key 'num_speculative_tokens'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; allowed is 1 to 64"),
@@ -41,7 +41,7 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ({"method": "medusa", "model": 3}, "model must be a path, not 3"),
         ({"method": "medusa", "dynamic_tree": True}, "method 'medusa' has no key 'dynamic_tree'"),
         ({"method": "eagle", "typical_alpha": 0.3}, "method 'eagle' has no key 'typical_alpha'"),
-        ({"method": "ngram", "acceptance": "exact"}, "method 'ngram' has no key 'acceptance'"),
+        ({"method": "ngram", "acceptance": "typical"}, "is 'typical'; method 'ngram' has exact, engine"),
         ({"method": "eagle", "prompt_lookup_min": 2}, "method 'eagle' has no key 'prompt_lookup_min'"),
         ({"method": "mtp", "ngram_first": 33}, "ngram_first is 33; allowed is 0 to 32"),
         ({"method": "mtp", "ngram_first": -1}, "ngram_first is -1; allowed is 0 to 32"),
@@ -111,6 +111,8 @@ def test_an_engine_is_only_narrowed() -> None:
         narrowed(BUILT, {"method": "ngram", "num_speculative_tokens": 5})
     with pytest.raises(ConfigError, match="asks for medusa and the engine was built for ngram"):
         narrowed(BUILT, {"method": "medusa"})
+    with pytest.raises(ConfigError, match="'engine', which is compiled into engines, and the engine was built with"):
+        narrowed(BUILT, {"method": "ngram", "acceptance": "engine"})
 
 
 TREE = ((0,), (1,), (0, 0), (0, 0, 0))

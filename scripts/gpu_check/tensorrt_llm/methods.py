@@ -46,6 +46,8 @@ CASES = (
     Case("engine", {"method": "eagle", **TREE}),
     Case("engine", {"method": "eagle", **GROWING}, "eagle, growing tree"),
     Case("engine", {"method": "lookahead"}),
+    Case("engine", {"method": "ngram", "num_speculative_tokens": 4, "acceptance": "engine"}),
+    Case("engine", {"method": "draft_model", **_CHAIN, "acceptance": "engine"}),
     Case("pytorch", {"method": "none"}),
     Case("pytorch", {"method": "ngram", "num_speculative_tokens": 4}),
     Case("pytorch", {"method": "draft_model", **_CHAIN}),

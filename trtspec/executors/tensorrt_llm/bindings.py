@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,24 @@ def make_request(arguments: Mapping[str, Any], logits_size: int) -> trtllm.Reque
     if names := output.get("additional_model_outputs"):
         output["additional_model_outputs"] = [trtllm.AdditionalModelOutput(name, True) for name in names]
     made["output_config"] = trtllm.OutputConfig(**output)
+    if draft := made.pop("external_draft_tokens_config", None):
+        logits = _certain(draft["tokens"], draft["certain"]) if draft["certain"] else None
+        made["external_draft_tokens_config"] = trtllm.ExternalDraftTokensConfig(draft["tokens"], logits)
     if biases := made.get("embedding_bias"):
         made["embedding_bias"] = _bias(biases, logits_size)
     return trtllm.Request(ids, most, **made)
+
+
+_DOUBT = 2.0**-22
+"""What is left of a certain draft's probability for all other tokens together: where both sides were certain, a uniform
+number of exactly 1 would reject the draft, and leave nothing to draw from. It is less than the rounding of a law."""
+
+
+def _certain(tokens: Sequence[int], width: int) -> torch.Tensor:
+    """[K, V] in float32: logits by which each token was drafted for certain."""
+    logits = torch.full((len(tokens), width), log(_DOUBT / (width - 1)))
+    logits[range(len(tokens)), list(tokens)] = 0.0
+    return logits
 
 
 def _bias(biases: Mapping[int, float], logits_size: int) -> torch.Tensor:

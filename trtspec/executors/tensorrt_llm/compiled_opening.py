@@ -16,7 +16,7 @@ from trtspec.executors.tensorrt_llm import bindings, gate
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
-from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, EAGLE, NONE, TARGET, TOP_LOGITS, EngineSpec, FolderSpec
+from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, EAGLE, EXTERNAL, NONE, TARGET, EngineSpec, FolderSpec
 from trtspec.executors.tensorrt_llm.engines import Engine, LocalEngine
 from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
 from trtspec.executors.tensorrt_llm.failures import first_line
@@ -68,9 +68,9 @@ def open_engine(
         pool_tokens=stats.total_blocks * block,
     )
     make = answers(speculative)
-    if TOP_LOGITS in target.outputs:
+    if rounds.in_rounds(target):
         info = rounds.told(info, folder.max_prompt_tokens)
-        make = rounds.outputs(speculative, info, refuses_full_vocabulary=options.full_vocabulary == "refuse")
+        make = rounds.outputs(folder, speculative, info, refuses_full_vocabulary=options.full_vocabulary == "refuse")
 
     def outputs(request: Request) -> Sequence[Output]:
         gate.check(request, info, folder.max_prompt_tokens)
@@ -86,15 +86,19 @@ def open_engine(
     return OpenedLoop(loop, info)
 
 
+_COMPILED_IN = {EAGLE: ("num_speculative_tokens", "dynamic_tree"), EXTERNAL: ("acceptance",), NONE: ("acceptance",)}
+"""What an engine of a mode cannot do otherwise: the layers of an EAGLE engine are all asked; and who verifies drafts
+that come from outside."""
+
+
 def _check_shape(target: EngineSpec, built: SpeculativeConfig, asked: SpeculativeConfig) -> None:
-    """Refuse what the runtime would refuse with less to go by: the layers of an EAGLE engine are all asked."""
-    if target.mode != EAGLE:
+    """Refuse what the runtime would refuse with less to go by."""
+    if asked.method is Method.NONE:
         return
-    for what in ("draft_tokens", "dynamic_tree"):
-        if (was := getattr(built, what)) != (now := getattr(asked, what)):
-            name = "num_speculative_tokens" if what == "draft_tokens" else what
+    for name in _COMPILED_IN.get(target.mode, ()):
+        if (was := getattr(built, name)) != (now := getattr(asked, name)):
             raise ConfigError(
-                f"{FLAG}: {name} is {now} and this EAGLE engine was compiled for {was}, which cannot change; leave the "
+                f"{FLAG}: {name} is {now!r} and this engine was compiled for {was!r}, which cannot change; leave the "
                 "key out, or build another engine"
             )
 
@@ -133,6 +137,11 @@ def run_time_arguments(
     if options.kv_cache_mib != default:
         tokens = options.kv_cache_mib * _MIB // folder.engines[name].kv_bytes_per_token
         pool |= {"max_tokens": tokens, "free_gpu_memory_fraction": None}
+    if folder.engines[name].mode == EXTERNAL and not options.prefix_sharing:
+        raise ConfigError(
+            "--no-prefix-sharing: TensorRT-LLM does not open an engine that verifies drafts itself without shared "
+            "blocks; leave it out: blocks of different tenants are not shared"
+        )
     pool["enable_block_reuse"] = pool["enable_block_reuse"] and options.prefix_sharing
     batch = min(options.max_batch_size, folder.max_batch_size)
     return {**arguments, "kv_cache_config": pool, "max_batch_size": batch}

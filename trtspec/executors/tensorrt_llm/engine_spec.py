@@ -16,7 +16,8 @@ TARGET, DRAFT = "target", "draft"
 TOP_LOGITS = "TopLogits"
 """The additional output of a target that our own loop verifies with: the best logits of every position."""
 
-NONE, MEDUSA, EAGLE, LOOKAHEAD = "NONE", "MEDUSA", "EAGLE", "LOOKAHEAD_DECODING"
+NONE, EXTERNAL, MEDUSA = "NONE", "DRAFT_TOKENS_EXTERNAL", "MEDUSA"
+EAGLE, LOOKAHEAD = "EAGLE", "LOOKAHEAD_DECODING"
 """Members of `SpeculativeDecodingMode`, by name."""
 
 
@@ -57,6 +58,11 @@ class FolderSpec:
     @property
     def world_size(self) -> int:
         return self.tp * self.pp
+
+    @property
+    def logits_width(self) -> int:
+        """Of the rows of logits in the runtime, which pads them until all ranks have equal shares."""
+        return -(-self.logits_size // self.world_size) * self.world_size
 
     def write(self, directory: Path) -> None:
         (directory / NAME).write_text(json.dumps(asdict(self), indent=2) + "\n")

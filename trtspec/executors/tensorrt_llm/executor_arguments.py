@@ -11,6 +11,7 @@ from typing import Any
 from trtspec.executors.tensorrt_llm.engine_spec import (
     DRAFT,
     EAGLE,
+    EXTERNAL,
     LOOKAHEAD,
     MEDUSA,
     NONE,
@@ -61,12 +62,12 @@ def takes_chunks(engine: EngineSpec) -> bool:
 def _kv_cache(name: str, engine: EngineSpec) -> dict[str, Any]:
     """A draft engine opens first, with a pool for a full batch; its target then takes its share of what remains.
 
-    Prompts share blocks in plain engines alone: whether speculative modes restore all their state from a block that
-    another request filled is not documented.
+    Prompts share blocks in plain engines, and where rounds have to find the text before them: whether the other modes
+    restore all their state from a block that another request filled is not documented.
     """
     paired = name == DRAFT
     return {
-        "enable_block_reuse": engine.mode == NONE and engine.paged_context,
+        "enable_block_reuse": engine.mode in (NONE, EXTERNAL) and engine.paged_context,
         "free_gpu_memory_fraction": None if paired else _POOL_FRACTION,
         "max_tokens": engine.max_batch_size * engine.max_seq_len if paired else None,
     }

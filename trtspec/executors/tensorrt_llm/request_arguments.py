@@ -21,7 +21,7 @@ _MIDDLE, _SPAN = 100, 200
 
 def request_arguments(request: Request, output_index: int, now: float) -> dict[str, Any]:
     """The arguments for one output; the deadline becomes a time from `now`."""
-    end, others = _ends(request)
+    end, others = ends(request)
     arguments: dict[str, Any] = {
         "input_token_ids": list(request.prompt),
         "max_tokens": request.max_tokens,
@@ -64,7 +64,7 @@ def sampling_arguments(sampling: SamplingParams, seed: int, prompt_tokens: int) 
     return found | ({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {})
 
 
-def _ends(request: Request) -> tuple[int | None, list[int]]:
+def ends(request: Request) -> tuple[int | None, list[int]]:
     """The id that ends the text, and the ids that end it as stop words: the runtime has one of the first kind only."""
     ends = sorted(request.eos_ids - request.stop_ids)
     others = sorted(request.stop_ids) + ends[1:]

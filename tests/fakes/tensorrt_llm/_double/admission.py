@@ -5,6 +5,7 @@ Almost nothing is refused: what a mode does not have is dropped, or breaks the s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tensorrt_llm._double.errors import assertion, thrown
@@ -15,6 +16,7 @@ from tensorrt_llm._double.sampling import Asked, Fatal, Refused, sampling_of
 from tensorrt_llm._double.sequence import Group, Sequence
 from tensorrt_llm._double.splits import padded
 from tensorrt_llm._double.top_logits import NAME
+from tensorrt_llm._double.verified import Verified, are_certain, check_logits, drafted_tokens
 
 from trtspec.types import Request, SamplingParams
 
@@ -69,6 +71,9 @@ class Admission:
         for wanted in output.additional_model_outputs or ():
             if wanted.name not in _declared(opened.config) or (not opened.folder.speculative and wanted.name != NAME):
                 raise Refused(assertion(f"Additional output tensor not found: {wanted.name}"))
+        drafted, most = len(drafted_tokens(request)), opened.folder.draft_len
+        if drafted > most:
+            raise Refused(thrown(f"Draft tokens length ({drafted}) exceeds maximum draft tokens length ({most})."))
         longest = len(request.input_token_ids) + request.max_tokens - 1
         policy = opened.config.scheduler_config.capacity_scheduler_policy.name
         pauses = request.streaming and policy == "MAX_UTILIZATION" and not opened.config.enable_chunked_context
@@ -103,6 +108,7 @@ class Admission:
         if output.return_generation_logits:
             text = "Only speculative decoding with external draft tokens supports returning generation logits"
             raise Fatal(assertion(text))
+        check_logits(request, padded(opened.folder.pretrained["vocab_size"], opened.folder.world_size))
         if output.return_context_logits:
             raise Fatal(assertion("Return context logits is not supported with Medusa and Lookahead decoding"))
         for wanted in output.additional_model_outputs or ():
@@ -148,6 +154,9 @@ class Admission:
             logprobs=0 if request.output_config.return_log_probs and not speculative else None,
         )
         words = tuple(tuple(word) for word in request.stop_words or ())
+        if draft := drafted_tokens(request)[: max(self._opened.max_input_len - len(request.input_token_ids), 0)]:
+            asked = replace(asked, max_tokens=min(asked.max_tokens, len(draft) + 1))
+            return Verified(group, index, asked, words, 0, draft=draft, certain=are_certain(request))
         return Sequence(group, index, asked, words, self._opened.step_drafts)
 
 

@@ -68,7 +68,7 @@ def _check_mode(mode: str, architecture: str) -> None:
     needed = {"MEDUSA": MEDUSA, "EAGLE": EAGLE}.get(mode)
     assert needed is None or architecture == needed, f"mode {mode} needs {needed}, and the model is {architecture}"
     assert needed or architecture not in (MEDUSA, EAGLE), f"{architecture} needs its own mode, not {mode}"
-    known = ("NONE", "MEDUSA", "EAGLE", "LOOKAHEAD_DECODING")
+    known = ("NONE", "DRAFT_TOKENS_EXTERNAL", "MEDUSA", "EAGLE", "LOOKAHEAD_DECODING")
     assert mode in known, f"the double has no mode {mode}"
 
 

@@ -16,6 +16,7 @@ _REQUIRED = {
         *(("build_config", "max_draft_len"), ("pretrained_config", "num_eagle_layers")),
         *(("pretrained_config", "max_non_leaves_per_layer"), ("pretrained_config", "eagle_net_config")),
     ),
+    "DRAFT_TOKENS_EXTERNAL": (("build_config", "max_draft_len"),),
     "LOOKAHEAD_DECODING": (("build_config", "max_draft_len"),),
 }
 """Fields that a mode reads, all of which must be there and not 0."""

@@ -151,6 +151,9 @@ class Loop:
     def _step(self, sequence: Sequence, event: StepOutput) -> None:
         group = sequence.group
         new = sequence.take(event)
+        if sequence.again is not None:
+            self._draw_again(sequence)
+            return
         group.last_token, group.last_iteration = time.monotonic(), self._passes
         group.first_token = group.first_token or group.last_token
         if sequence.finished:
@@ -159,6 +162,14 @@ class Loop:
         self._listener.stepped(sequence, new, self._passes)
         if group.finished:
             self._remove(group)
+
+    def _draw_again(self, sequence: Sequence) -> None:
+        self._machine.engine.cancel(sequence.key)
+        self._live.pop(sequence.key)
+        assert sequence.again is not None
+        sequence.asked, sequence.again = sequence.again, None
+        self._live[sequence.key] = sequence
+        self._machine.engine.submit(sequence.asked)
 
     def _fail_all(self, text: str) -> None:
         for group in list(self._active.values()):

@@ -23,6 +23,7 @@ _STATIC = (
     "Please use in-flight batching with CapacitySchedulerPolicy::kSTATIC_BATCH instead."
 )
 _CHUNKED = "Chunked context requires context FMHA, paged kv_cache and paged context FMHA all enabled at the same time."
+_REUSE = "KV cache block reuse must be enabled for speculative decoding target model"
 _DEPTH = "EAGLE-1 requires Eagle-tree depth being equal to the the number of build-time EAGLE layers."
 Choices = Sequence[Sequence[int]]
 
@@ -67,6 +68,9 @@ def open_folder(path: Path, model_type: Any, config: Any) -> Opened:
     plugins = folder.plugins
     paged = plugins["context_fmha"] and plugins["use_paged_context_fmha"] and folder.build["kv_cache_type"] == "paged"
     check(paged or not config.enable_chunked_context, _CHUNKED)
+    external = folder.mode == "DRAFT_TOKENS_EXTERNAL"
+    shared = paged and config.kv_cache_config.enable_block_reuse and not folder.build["gather_context_logits"]
+    check(shared or not external, _REUSE)
     fatal = None
     speculative: dict[str, Any] = {"method": "none"}
     counted = 0
@@ -138,6 +142,11 @@ def _eagle(folder: EngineFolder, decoding: Any) -> Settings:
     return config, len(eagle.eagle_choices), layers, fatal
 
 
+def _external(folder: EngineFolder, decoding: Any) -> Settings:
+    """Drafts come with requests. What a decoding configuration says is overruled by the engine's mode."""
+    return {"method": "none"}, 0, 0, None
+
+
 def _lookahead(folder: EngineFolder, decoding: Any) -> Settings:
     """Prompt lookup is underneath: what is drafted does not change the text."""
     given = decoding.lookahead_decoding_config if decoding is not None else None
@@ -148,7 +157,7 @@ def _lookahead(folder: EngineFolder, decoding: Any) -> Settings:
     return {"method": "ngram", "num_speculative_tokens": max(path - 1, 1)}, drafts, depth, None
 
 
-_SETTINGS = {"MEDUSA": _medusa, "EAGLE": _eagle, "LOOKAHEAD_DECODING": _lookahead}
+_SETTINGS = {"DRAFT_TOKENS_EXTERNAL": _external, "MEDUSA": _medusa, "EAGLE": _eagle, "LOOKAHEAD_DECODING": _lookahead}
 _DRAFTERS = ("medusa", "eagle")
 
 

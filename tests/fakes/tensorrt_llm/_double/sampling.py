@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorrt_llm._double.errors import assertion
@@ -92,9 +92,9 @@ def _counted(asked: Asked) -> dict[int, float]:
     tail = list(request.input_token_ids)[max(config.prompt_ignore_length or 0, 0) :]
     if not tail or not (presence or frequency):
         return {}
-    if asked.max_tokens > 1 or config.repetition_penalty not in (None, 1.0):
+    if (presence and asked.max_tokens > 1) or config.repetition_penalty not in (None, 1.0):
         raise Refused(
-            assertion("the double counts tokens of the prompt for one token alone, without repetition_penalty")
+            assertion("the double looks for tokens in the prompt for one token alone, without repetition_penalty")
         )
     return {token: -(presence + frequency * count) for token, count in Counter(tail).items()}
 
@@ -119,8 +119,19 @@ def _eagle(asked: Asked) -> SamplingParams:
     return SamplingParams(temperature if asked.typical and temperature >= _GREEDY else 0.0)
 
 
+def _external(asked: Asked) -> SamplingParams:
+    """As in plain engines, but for what is no part of the layer."""
+    return replace(_plain(asked), min_p=0.0)
+
+
 def _lookahead(asked: Asked) -> SamplingParams:
     return SamplingParams(logit_bias=asked.bias, min_tokens=asked.min_tokens)
 
 
-_BY_MODE = {"NONE": _plain, "MEDUSA": _medusa, "EAGLE": _eagle, "LOOKAHEAD_DECODING": _lookahead}
+_BY_MODE = {
+    "NONE": _plain,
+    "DRAFT_TOKENS_EXTERNAL": _external,
+    "MEDUSA": _medusa,
+    "EAGLE": _eagle,
+    "LOOKAHEAD_DECODING": _lookahead,
+}

@@ -30,6 +30,10 @@ class Sequence:
     drafted: int = 0
     accepted: int = 0
     reason: str = NOT_FINISHED
+    over: bool = False
+    """It ends here, whatever the reason says."""
+    again: Request | None = None
+    """What is drawn once more, in place of the token that was taken last."""
 
     @property
     def key(self) -> str:
@@ -37,7 +41,7 @@ class Sequence:
 
     @property
     def finished(self) -> bool:
-        return self.reason != NOT_FINISHED
+        return self.over or self.reason != NOT_FINISHED
 
     def take(self, step: StepOutput) -> list[int]:
         """Add a step's tokens, up to where the output ends; returns those that were added."""
