@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from math import log
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,29 @@ def _bias(biases: Mapping[int, float], logits_size: int) -> torch.Tensor:
     dense = torch.zeros(logits_size)
     dense[list(biases)] = torch.tensor(list(biases.values()))
     return dense
+
+
+class LocalEngine:
+    """Implements `Engine` over an executor of this process."""
+
+    def __init__(self, executor: trtllm.Executor, logits_size: int) -> None:
+        self._executor = executor
+        self._logits_size = logits_size
+
+    def enqueue(self, asked: Sequence[Mapping[str, Any]]) -> list[int]:
+        requests = [make_request(arguments, self._logits_size) for arguments in asked]
+        return list(self._executor.enqueue_requests(requests))
+
+    def cancel_request(self, request_id: int) -> None:
+        self._executor.cancel_request(request_id)
+
+    def await_responses(self, timeout: timedelta) -> Sequence[Any]:
+        responses: Sequence[Any] = self._executor.await_responses(timeout=timeout)
+        return responses
+
+    def get_latest_iteration_stats(self) -> Sequence[Any]:
+        iterations: Sequence[Any] = self._executor.get_latest_iteration_stats()
+        return iterations
+
+    def shutdown(self) -> None:
+        self._executor.shutdown()

@@ -17,7 +17,7 @@ from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
 from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, EAGLE, EXTERNAL, NONE, TARGET, EngineSpec, FolderSpec
-from trtspec.executors.tensorrt_llm.engines import Engine, LocalEngine
+from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
 from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
@@ -58,7 +58,7 @@ def open_engine(
         for engine in engines.values():
             engine.shutdown()
         raise
-    engines[TARGET] = LocalEngine(executor, folder.logits_size)
+    engines[TARGET] = bindings.LocalEngine(executor, folder.logits_size)
     info = engine_info(
         manifest,
         ENGINE,

@@ -9,47 +9,29 @@ would stick, so that the process ends with `EngineDied`.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from trtspec.errors import DeadlineExceeded, RequestError
+from trtspec.errors import DeadlineExceeded, Overloaded, RequestError
 from trtspec.executors.messages import Cancel, Close, Report, Submit
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
 from trtspec.executors.tensorrt_llm.outputs import Ask, Output
+from trtspec.executors.tensorrt_llm.waiting import Arrived, Broken, wait_for_responses
 from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started, StepOutput
 
 Id = tuple[str, int]
 """Of what was asked: the executor's name, and its own id."""
 
 _log = logging.getLogger(__name__)
-_POLL = timedelta(seconds=1)
-"""How long the waiting thread is out of reach."""
 _TICK_SECONDS = 0.25
 """How often deadlines of queued requests, and a hanging engine, are looked after while requests live."""
 _DRAIN_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A batch of responses of one executor."""
-
-    engine: str
-    responses: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The waiting thread can go on no more."""
-
-    reason: str
 
 
 @dataclass(slots=True)
@@ -81,6 +63,8 @@ class EngineLoop:
         self._asked: dict[Id, Output] = {}
         """What is under way; of cancelled requests, until its last response."""
         self._live: dict[str, Live] = {}
+        self._going_on: list[Output] = []
+        """Those whose round is over, until all that came with it is read: what is asked at once is batched at once."""
         self._batches = 0
         self._last_signs: dict[str, float] = {}
         """When each engine last answered, or was asked something while it had nothing to do."""
@@ -91,12 +75,7 @@ class EngineLoop:
 
     def run(self, inbox: SimpleQueue[Any], publish: Callable[[Report], None]) -> None:
         """Obey and publish until `Close`; then nothing of any request is left in the executor."""
-        waiting = [
-            threading.Thread(target=self._wait, args=(name, inbox), name=f"trtspec-{name}-responses", daemon=True)
-            for name in self._engines
-        ]
-        for thread in waiting:
-            thread.start()
+        waiting = wait_for_responses(self._engines, inbox)
         closing = False
         while not closing:  # an engine that died raises from here, and is not shut down: that could wait for ever
             events, closing = self._turn(inbox)
@@ -108,17 +87,7 @@ class EngineLoop:
 
     def check(self) -> None:
         """Assert that nothing is left."""
-        assert not self._asked and not self._live, "requests are left in a closed engine"
-
-    def _wait(self, name: str, inbox: SimpleQueue[Any]) -> None:
-        """A waiting thread: every batch of responses becomes one message."""
-        while True:
-            try:
-                if responses := self._engines[name].await_responses(timeout=_POLL):
-                    inbox.put(Arrived(name, responses))
-            except RuntimeError as error:
-                inbox.put(Broken(str(error)))
-                return
+        assert not self._asked and not self._live and not self._going_on, "requests are left in a closed engine"
 
     def _turn(self, inbox: SimpleQueue[Any]) -> tuple[list[EngineEvent], bool]:
         """Take all messages that are there; wait for one, but not past the next look at deadlines."""
@@ -133,7 +102,7 @@ class EngineLoop:
                 message = inbox.get_nowait()
         except Empty:
             pass
-        return events + self._look_after(time.monotonic()), False
+        return [*events, *self._go_on(), *self._look_after(time.monotonic())], False
 
     def _obey(self, message: object) -> Iterable[EngineEvent]:
         match message:
@@ -150,25 +119,47 @@ class EngineLoop:
     def _submit(self, request: Request) -> Iterable[EngineEvent]:
         """Enqueue all outputs of a request at once, or none of them."""
         try:
-            outputs = self._outputs(request)
-            self._enqueue(outputs)
+            outputs, now = self._outputs(request), time.monotonic()
+            self._enqueue([(output, output.ask(now)) for output in outputs])
         except RequestError as error:
             return (Failed(request.request_id, error),)
         self._live[request.request_id] = Live(request, request.n)
         return ()
 
-    def _enqueue(self, outputs: Sequence[Output]) -> None:
-        """Ask what some outputs want next, which is of one executor. Raises a `RequestError`; then nothing is asked."""
-        now = time.monotonic()
-        asks: list[Ask] = [output.ask(now) for output in outputs]
-        name = asks[0].engine
+    def _enqueue(self, asks: Sequence[tuple[Output, Ask]]) -> None:
+        """Ask one executor for what outputs want. Raises a `RequestError`; then nothing is asked."""
+        name = asks[0][1].engine
         if not self._is_busy(name):
-            self._last_signs[name] = now
+            self._last_signs[name] = time.monotonic()
         try:
-            ids = self._engines[name].enqueue([ask.arguments for ask in asks])
+            ids = self._engines[name].enqueue([ask.arguments for _, ask in asks])
         except RuntimeError as error:
             raise request_error(str(error)) from error
-        self._asked |= {(name, id_): output for id_, output in zip(ids, outputs, strict=True)}
+        self._asked |= {(name, id_): output for id_, (output, _) in zip(ids, asks, strict=True)}
+
+    def _go_on(self) -> Iterable[EngineEvent]:
+        """The next round of all that are waiting for one, for each executor at once."""
+        going, self._going_on = self._going_on, []
+        asks: dict[str, list[tuple[Output, Ask]]] = {}
+        for output in going:
+            try:
+                if self._is_live(output):
+                    ask = output.ask(time.monotonic())
+                    asks.setdefault(ask.engine, []).append((output, ask))
+                else:
+                    output.close()
+            except RequestError as error:
+                yield self._fail(output, error)
+        for some in asks.values():
+            try:
+                self._enqueue(some)
+            except Overloaded:  # they were let in before, and wait for the next turn
+                self._going_on += [output for output, _ in some]
+            except RequestError as error:
+                yield from [self._fail(output, error) for output, _ in some if self._is_live(output)]
+
+    def _is_live(self, output: Output) -> bool:
+        return output.request.request_id in self._live
 
     def _is_busy(self, name: str) -> bool:
         return any(engine == name for engine, _ in self._asked)
@@ -192,9 +183,8 @@ class EngineLoop:
 
     def _result(self, id_: Id, output: Output, result: Any) -> Iterable[EngineEvent]:
         step = output.take(result, self._batches)
-        live = self._live.get(output.request.request_id)
-        if live is not None and step is not None:
-            yield from self._told(live, step, result)
+        if step is not None and self._is_live(output):
+            yield from self._told(self._live[output.request.request_id], step, result)
         if result.is_final:
             yield from self._final(id_, output, result)
 
@@ -213,32 +203,29 @@ class EngineLoop:
         del self._asked[id_]
         if doubt := output.disagreement(result):
             _log.warning("request %s: %s", output.request.request_id, doubt)
-        if output.ended or output.request.request_id not in self._live:
+        if output.ended or not self._is_live(output):
             output.close()
-            return
-        if (step := output.late(time.monotonic())) is not None:
+        elif (step := output.late(time.monotonic())) is not None:
             yield from self._told(self._live[output.request.request_id], step, result)
             output.close()
-            return
-        try:
-            self._enqueue([output])
-        except RequestError as error:
-            output.close()
-            yield self._fail(output.request.request_id, error)
+        else:
+            self._going_on.append(output)
 
     def _error(self, id_: Id, message: str) -> Iterable[EngineEvent]:
         """One request was refused, or, where a step failed, none goes on."""
         if is_forward_failure(message):
             raise EngineDied(str(request_error(message)))
-        if output := self._asked.pop(id_, None):
+        output = self._asked.pop(id_, None)
+        if output is not None and self._is_live(output):
+            yield self._fail(output, request_error(message))
+        elif output is not None:
             output.close()
-            if output.request.request_id in self._live:
-                yield self._fail(output.request.request_id, request_error(message))
 
-    def _fail(self, request_id: str, error: RequestError) -> Failed:
+    def _fail(self, output: Output, error: RequestError) -> Failed:
         """End a request for one of its outputs; the others are cancelled."""
-        self._cancel(request_id)
-        return Failed(request_id, error)
+        output.close()
+        self._cancel(output.request.request_id)
+        return Failed(output.request.request_id, error)
 
     def _cached_tokens(self, result: Any) -> int | None:
         metrics = result.request_perf_metrics
@@ -272,6 +259,7 @@ class EngineLoop:
         """Cancel everything and take the last responses: only then may the executor be shut down."""
         for request_id in list(self._live):
             self._cancel(request_id)
+        list(self._go_on())
         until = time.monotonic() + _DRAIN_SECONDS
         while self._asked and (left := until - time.monotonic()) > 0:
             try:

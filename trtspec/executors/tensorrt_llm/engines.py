@@ -1,12 +1,10 @@
-"""What the loop over TensorRT-LLM's executors asks of each of them, and the one in this process."""
+"""What the loop over TensorRT-LLM's executors asks of each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
-
-from trtspec.executors.tensorrt_llm import bindings
 
 
 class Engine(Protocol):
@@ -25,29 +23,3 @@ class Engine(Protocol):
     def get_latest_iteration_stats(self) -> Sequence[Any]: ...
 
     def shutdown(self) -> None: ...
-
-
-class LocalEngine:
-    """Implements `Engine` over an executor of this process."""
-
-    def __init__(self, executor: Any, logits_size: int) -> None:
-        self._executor = executor
-        self._logits_size = logits_size
-
-    def enqueue(self, asked: Sequence[Mapping[str, Any]]) -> list[int]:
-        requests = [bindings.make_request(arguments, self._logits_size) for arguments in asked]
-        return list(self._executor.enqueue_requests(requests))
-
-    def cancel_request(self, request_id: int) -> None:
-        self._executor.cancel_request(request_id)
-
-    def await_responses(self, timeout: timedelta) -> Sequence[Any]:
-        responses: Sequence[Any] = self._executor.await_responses(timeout=timeout)
-        return responses
-
-    def get_latest_iteration_stats(self) -> Sequence[Any]:
-        iterations: Sequence[Any] = self._executor.get_latest_iteration_stats()
-        return iterations
-
-    def shutdown(self) -> None:
-        self._executor.shutdown()
