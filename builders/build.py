@@ -43,6 +43,7 @@ from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
 from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
 from trtspec.executors.tensorrt_llm.probe import probe
+from trtspec.followed import check_followed
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
 from trtspec.speculative import TYPICAL
@@ -129,6 +130,7 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     text = options.speculative_config
     asked = None if text is None else speculative.parse(text)
     check_asked(options.method, asked)
+    check_followed(asked, Method(options.method), EMBEDDED)
     given = None if options.target is None else options.target.expanduser().resolve()
     if METHODS[options.method].drafter is not None:
         stages.require_packages()
