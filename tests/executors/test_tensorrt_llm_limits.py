@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -113,6 +114,16 @@ async def test_limits_change_when_it_is_served(built: Path, caplog: pytest.LogCa
     finally:
         logger.removeHandler(listener)
     assert len([message for message in caplog.messages if "off for good" in message]) == 1
+
+
+async def test_the_watch_is_told_how_many_run_when_one_ends(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trtspec.executors.tensorrt_llm.acceptance_watch import AcceptanceWatch
+
+    told: list[tuple[bool, int]] = []
+    monkeypatch.setattr(AcceptanceWatch, "ended", lambda self, length, count: told.append((length >= 1, count)))
+    async with opened(built) as executor:
+        await asyncio.gather(*(collect(executor, ask(str(most), most)) for most in (12, 60)))
+    assert told == [(True, 2), (True, 1)]
 
 
 @pytest.mark.parametrize(
