@@ -20,6 +20,7 @@ from trtspec.errors import DeadlineExceeded, RequestError
 from trtspec.executors.messages import Cancel, Close, Report, Submit
 from trtspec.executors.tensorrt_llm.acceptance_watch import AcceptanceWatch
 from trtspec.executors.tensorrt_llm.failures import EngineDied, is_forward_failure, request_error
+from trtspec.executors.tensorrt_llm.iteration_stats import idle
 from trtspec.executors.tensorrt_llm.llm_answers import LlmAnswer
 from trtspec.types import EngineEvent, EngineStats, Failed, Finish, FinishReason, Request, Started, StepOutput
 
@@ -228,7 +229,7 @@ class LlmLoop:
             self._stats.total_blocks,
             self._stats.preemptions,
         )
-        self._publish(Report(events, stats))
+        self._publish(Report(events, stats if self._live else idle(stats)))
 
 
 @contextlib.asynccontextmanager
