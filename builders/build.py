@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from builders import demo_model, stages
 from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
@@ -42,7 +41,8 @@ from trtspec import speculative
 from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
 from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
-from trtspec.executors.tensorrt_llm.probe import probe
+from trtspec.executors.tensorrt_llm.probe import NEWER, probe
+from trtspec.followed import check_followed
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
 from trtspec.types import Method
@@ -82,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    if options.method in NEWER:
+        raise ConfigError(f"--method {options.method}: {probe().lacks(options.method)}")
     backend = choose_backend(options.backend, probe=probe, gpu=has_gpu(), demo=options.target is None)
     if backend.value == "tensorrt_llm":
         from builders.tensorrt_llm.command import run
@@ -104,7 +106,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     built = stages.build_engine(plan, argv)
     if said := words.told(built.build.get(calibration.RECORD, {}), built.speculative):
         print(f"\n{said}")
-    print(f"\nit says    {built.smoke['text']!r}{_smoke_note(built.smoke)}")
+    print(f"\nit says    {built.smoke['text']!r}{stages.smoke_note(built.smoke)}")
     print(f"engine     {built.engine_id[:12]} in {plan.output} after {built.build['seconds']} s")
     print(f"serve it   trtspec serve {plan.output}")
     return 0
@@ -128,6 +130,7 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     text = options.speculative_config
     asked = None if text is None else speculative.parse(text)
     check_asked(options.method, asked)
+    check_followed(asked, Method(options.method), EMBEDDED)
     given = None if options.target is None else options.target.expanduser().resolve()
     if METHODS[options.method].drafter is not None:
         stages.require_packages()
@@ -200,14 +203,6 @@ def _describe_drafter(plan: Plan) -> Mapping[str, str]:
     }
 
 
-def _smoke_note(smoke: Mapping[str, Any]) -> str:
-    if smoke["equal"] is None:
-        return f" ({smoke['tokens']} greedy tokens)"
-    if smoke["equal"]:
-        return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
-    return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m builders.build",
@@ -230,7 +225,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to build")
-    what.add_argument("--method", required=True, choices=list(METHODS), help="how tokens are drafted")
+    what.add_argument(
+        "--method",
+        required=True,
+        choices=[*METHODS, *NEWER],
+        metavar=f"{{{','.join(METHODS)}}}",
+        help="how tokens are drafted",
+    )
     what.add_argument(
         "--target",
         type=Path,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trtspec
 from builders import folder
@@ -179,3 +179,12 @@ def finished_before(recipe: Wanted) -> tuple[Path, Manifest] | None:
         if found.build.get("recipe") == recipe.sha256 and unchanged(found.build["inputs"], files):
             return output, found
     return None
+
+
+def smoke_note(smoke: Mapping[str, Any]) -> str:
+    """What a built engine said, in a few words."""
+    if smoke["equal"] is None:
+        return f" ({smoke['tokens']} greedy tokens)"
+    if smoke["equal"]:
+        return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
+    return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"

@@ -16,7 +16,8 @@ GENERATED = "trtspec.v1"
 CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
-        *("cpu", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative", "trailers"),
+        *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
+        "trailers",
     }
 )
 """Modules of `trtspec` below everything else."""

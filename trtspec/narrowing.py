@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trtspec.draft_limits import GATE
 from trtspec.errors import ConfigError
 from trtspec.speculative import BY_ENGINE, FLAG, TYPICAL, WINDOWS, SpeculativeConfig, checked, from_dict
 from trtspec.types import Method
@@ -72,4 +73,9 @@ def _kept(built: SpeculativeConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
         kept.pop("dynamic_tree", None)
     if "num_speculative_tokens" in wanted and "tree" in kept:
         kept["tree"] = [path for path in kept["tree"] if len(path) <= wanted["num_speculative_tokens"]]
+    if "num_speculative_tokens" in wanted and "draft_len_schedule" in kept:
+        depth = wanted["num_speculative_tokens"]
+        kept["draft_len_schedule"] = {key: min(most, depth) for key, most in kept["draft_len_schedule"].items()}
+    if any(not wanted.get(key, True) for key in GATE):  # one half of the gate that is off takes the other with it
+        kept = {key: value for key, value in kept.items() if key not in GATE}
     return kept

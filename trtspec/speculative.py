@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.draft_limits import OFF, DraftLimits, read_schedule, schedule_facts
 from trtspec.errors import ConfigError
 from trtspec.types import Method
 
@@ -21,6 +22,7 @@ MAX_LOOKUP_TOKENS = 32
 EXACT, REJECTION, TYPICAL, BY_ENGINE = "exact", "rejection", "typical", "engine"
 """Rules of acceptance."""
 
+LIMITS = frozenset(OFF)
 _COMMON = frozenset({"method", "num_speculative_tokens"})
 _LOOKUP = _COMMON | {"prompt_lookup_min", "prompt_lookup_max", "acceptance"}
 _DRAFTER = _COMMON | {"model", "tree", "acceptance", "ngram_first", "min_confidence"}
@@ -29,16 +31,17 @@ WINDOWS = ("window_size", "ngram_size", "verification_set_size")
 """Sizes of the lookahead method: W, N and G."""
 _KEYS = {
     Method.NONE: frozenset({"method"}),
-    Method.NGRAM: _LOOKUP,
-    Method.DRAFT_MODEL: _AUTOREGRESSIVE,
+    Method.NGRAM: _LOOKUP | LIMITS,
+    Method.DRAFT_MODEL: _AUTOREGRESSIVE | LIMITS,
     Method.MEDUSA: _DRAFTER | {"typical_threshold", "typical_alpha"},
     Method.EAGLE: _AUTOREGRESSIVE | {"typical_threshold"},
-    Method.EAGLE3: _AUTOREGRESSIVE,
+    Method.EAGLE3: _AUTOREGRESSIVE | LIMITS,
     Method.MTP: _AUTOREGRESSIVE,
     Method.LOOKAHEAD: frozenset({"method", *WINDOWS}),
 }
 """Keys that a method reads; any other key is refused."""
-_FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha")
+_FRACTIONS = ("min_confidence", "typical_threshold", "typical_alpha", "acceptance_length_threshold")
+_OPTIONAL = ("model", "max_concurrency")
 _RULES = {
     Method.NGRAM: (EXACT, BY_ENGINE),
     Method.DRAFT_MODEL: (EXACT, REJECTION, BY_ENGINE),
@@ -55,7 +58,7 @@ Tree = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SpeculativeConfig:
+class SpeculativeConfig(DraftLimits):
     """How to speculate. The method is always named; nothing is on by a hidden default."""
 
     method: Method
@@ -108,6 +111,8 @@ class SpeculativeConfig:
         _check("window_size", self.window_size, 1, MAX_TREE_NODES)
         _check("ngram_size", self.ngram_size, 2, MAX_LOOKUP_TOKENS)
         _check("verification_set_size", self.verification_set_size, 0, MAX_TREE_NODES)
+        for wrong in self.wrong_limits(self.num_speculative_tokens):
+            raise ConfigError(f"{FLAG}: {wrong}")
         self._check_rule()
         check_tree(self.tree, self.num_speculative_tokens)
         if self.tree and self.dynamic_tree:
@@ -147,11 +152,15 @@ class SpeculativeConfig:
         return max(self.max_tree_nodes, self.draft_tokens if self.ngram_first else 0)
 
     def facts(self) -> dict[str, Any]:
-        """The settings that this method reads, for the manifest and `engine_id`; paths are no facts."""
-        keys = known_keys(self.method) - {"method", "model"}
+        """The settings that this method reads, for the manifest and `engine_id`. Paths are no facts, nor are limits
+        that are off: so engines that were built before there were any keep their identity.
+        """
+        keys = known_keys(self.method) - {"method", "model"} - (LIMITS - set(self.limits))
         values = {key: getattr(self, key) for key in sorted(keys)}
         if "tree" in values:
             values["tree"] = [list(path) for path in self.tree]
+        if "draft_len_schedule" in values:
+            values["draft_len_schedule"] = schedule_facts(self.draft_len_schedule)
         return {"method": self.method.value, **values}
 
 
@@ -176,7 +185,9 @@ def parse(text: str) -> Mapping[str, Any]:
         example = '\'{"method": "ngram", "num_speculative_tokens": 8}\''
         raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
     read = checked(value)
-    from_dict({**{key: most for key, most in _MOST.items() if key in known_keys(Method(read["method"]))}, **read})
+    schedule = dict(read.get("draft_len_schedule", ()))
+    most = _MOST | {"num_speculative_tokens": schedule.get(1) or MAX_DRAFT_TOKENS}  # a schedule begins with the depth
+    from_dict({**{key: item for key, item in most.items() if key in known_keys(Method(read["method"]))}, **read})
     return dict(value)
 
 
@@ -216,19 +227,25 @@ def checked(value: object) -> dict[str, Any]:
 
 def _read(key: str, item: object) -> Any:
     """A value as its field has it. Whole numbers stand for fractions, never for true and false."""
+    if key in _OPTIONAL and item is None:
+        return None
     if key in ("method", "model", "acceptance"):
-        good = isinstance(item, str) or (key == "model" and item is None)
+        good = isinstance(item, str)
         kind = "a path" if key == "model" else "a text"
     elif key == "dynamic_tree":
         good, kind = isinstance(item, bool), "true or false"
     elif key == "tree":
         good, kind = _is_tree(item), "a list of paths, each a list of child ranks such as [0, 1]"
+    elif key == "draft_len_schedule":
+        good, kind = read_schedule(item) is not None, 'an object of whole numbers, such as {"1": 8, "16": 0}'
     elif key in _FRACTIONS:
         good, kind = isinstance(item, int | float) and not isinstance(item, bool), "a number"
     else:
         good, kind = isinstance(item, int) and not isinstance(item, bool), "a whole number"
     if not good:
         raise ConfigError(f"{FLAG}: {key} must be {kind}, not {item!r:.80}")
+    if key == "draft_len_schedule":
+        return read_schedule(item)
     if isinstance(item, list):
         return tuple(tuple(path) for path in item)
     return float(item) if key in _FRACTIONS and isinstance(item, int) else item

@@ -11,6 +11,7 @@ from builders.model_config import read_json, size
 from builders.tensorrt_llm.asked import Asked
 from trtspec.capabilities import PYTORCH
 from trtspec.errors import CheckpointError, ConfigError
+from trtspec.executors.tensorrt_llm.acceptance_watch import warning
 from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, TARGET, FolderSpec
 from trtspec.executors.tensorrt_llm.probe import PINNED
 from trtspec.speculative import SpeculativeConfig
@@ -94,8 +95,23 @@ class Collected:
 
     @property
     def one_model(self) -> bool:
-        """False where an EAGLE-3 drafter runs beside the target."""
-        return self.speculative.method is not Method.EAGLE3 or self.target.architecture in _ONE_MODEL
+        """False where an EAGLE-3 drafter runs beside the target, because of the target's class or to be limited."""
+        return self.speculative.method is not Method.EAGLE3 or (self._drafts_inside and not self.speculative.limits)
+
+    @property
+    def _drafts_inside(self) -> bool:
+        return self.target.architecture in _ONE_MODEL
+
+    @property
+    def notes(self) -> list[str]:
+        """What must not be overlooked in the plan."""
+        found = []
+        if (permanent := warning(self.speculative)) is not None:
+            found.append(f"WARNING: {permanent}")
+        if self.speculative.method is Method.EAGLE3 and self._drafts_inside and not self.one_model:
+            limits = ", ".join(self.speculative.limits)
+            found.append(f"NOTE: the drafter runs beside the target, because {limits} cannot be followed in its passes")
+        return found
 
     def arguments(self) -> dict[str, Any]:
         """Everything that will be passed."""
@@ -120,8 +136,8 @@ class Collected:
 
 
 def _speculative(config: SpeculativeConfig, *, one_model: bool) -> dict[str, Any] | None:
-    """Class and fields of the decoding configuration."""
-    depth = {"max_draft_len": config.num_speculative_tokens}
+    """Class and fields of the decoding configuration. Limits have the names of its fields."""
+    depth = {"max_draft_len": config.num_speculative_tokens, **config.limits}
     match config.method:
         case Method.NGRAM:  # a pool of all requests would let one tenant's text show up in another's drafts
             pool = {"is_keep_all": True, "is_use_oldest": True, "is_public_pool": False}

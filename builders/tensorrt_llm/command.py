@@ -22,12 +22,12 @@ from builders.tensorrt_llm.asked import Asked, from_flags
 from builders.tensorrt_llm.compiled import Compiled, plan_compiled
 from builders.tensorrt_llm.lines import lines
 from builders.tensorrt_llm.order import Order
-from builders.tensorrt_llm.settings import check_followed, followed
 from trtspec import speculative
 from trtspec.capabilities import ENGINE, PYTORCH, refusal
 from trtspec.errors import ConfigError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe
+from trtspec.followed import check_followed, followed
 from trtspec.manifest import Manifest
 from trtspec.speculative import TYPICAL, SpeculativeConfig
 from trtspec.types import Method
@@ -102,6 +102,8 @@ def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any
     planned = _collected(options, asked, config)
     order = _order(options, planned.speculative, asked, planned.target.path, planned.dtype, planned.max_seq_len)
     order = replace(order, draft=None if planned.draft is None else planned.draft.path, flow=PYTORCH)
+    for note in planned.notes:
+        print(f"# {note}")
     if _is_done(order, options):
         return 0
     print("\n".join(lines(planned.arguments())), flush=True)

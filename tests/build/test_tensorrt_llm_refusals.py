@@ -95,6 +95,50 @@ def test_a_reduced_vocabulary_is_of_the_embedded_backend(capsys: pytest.CaptureF
     assert "this drafter has a reduced vocabulary; serve it with --backend embedded" in told
 
 
+LIMITS = {"max_concurrency": 4, "draft_len_schedule": {"1": 8}, "acceptance_window": 9}
+LIMITS |= {"acceptance_length_threshold": 0.5}
+
+
+@pytest.mark.parametrize("key", LIMITS)
+@pytest.mark.parametrize("backend", ["embedded", "tensorrt_llm"])
+def test_limits_are_of_the_pytorch_flow(
+    backend: str, key: str, target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = LIMITS if key.startswith("acceptance") else {key: LIMITS[key]}
+    argv = ["--backend", backend, "--dry-run", "--target", str(target)]
+    assert main([*argv, *config(method="ngram", **dict(sorted(given.items(), key=lambda item: item[0] != key)))]) == 2
+    told = capsys.readouterr().err
+    assert f"{key} is {LIMITS[key]!r}, which the e" in told
+    assert told.endswith("leave it out, or build with --backend tensorrt_llm --flow pytorch\n")
+
+
+@pytest.mark.parametrize("backend", ["embedded", "tensorrt_llm"])
+def test_limits_that_are_off_are_no_reason_to_refuse(backend: str, target: Path) -> None:
+    off = {"max_concurrency": None, "draft_len_schedule": {}, "acceptance_window": 0, "acceptance_length_threshold": 0}
+    argv = ["--backend", backend, "--dry-run", "--target", str(target)]
+    assert main([*argv, *config(method="ngram", **off)]) == 0
+
+
+def test_what_cannot_be_undone_stands_out_in_the_plan(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--backend", "tensorrt_llm", "--flow", "pytorch", "--dry-run", "--target", str(target)]
+    assert main([*argv, *config(method="ngram", max_concurrency=4)]) == 0
+    assert "WARNING" not in capsys.readouterr().out
+    assert main([*argv, *config(method="ngram", acceptance_window=9, acceptance_length_threshold=0.5)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("# WARNING: ")]
+    assert "the last 9 requests is below 0.5" in line and "until the server is started again" in line
+
+
+def test_a_drafter_that_is_limited_runs_beside_its_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_eagle3(tmp_path / "eagle3")
+    deep = tiny_llama(tmp_path / "deep", layers=7)
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--target", str(deep), "--draft", str(tmp_path / "eagle3")]
+    argv += ["--allow-unverified-target"]
+    assert main([*argv, *config(method="eagle3", max_concurrency=4)]) == 0
+    assert "# NOTE: the drafter runs beside the target, because max_concurrency" in capsys.readouterr().out
+    assert main([*argv, *config(method="eagle3")]) == 0
+    assert "NOTE" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

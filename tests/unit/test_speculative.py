@@ -31,7 +31,7 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ([1], "must be a JSON object, not list"),
         ({"method": "magic"}, "method 'magic' is unknown; known are none, ngram"),
         ({"method": ["ngram"]}, "is unknown"),
-        ({"method": "ngram", "tokens": 3}, "method 'ngram' has no key 'tokens'; its keys are acceptance, method, num_"),
+        ({"method": "ngram", "tokens": 3}, "method 'ngram' has no key 'tokens'; its keys are acceptance, acceptance_"),
         ({"method": "ngram", "model": "/x"}, "has no key 'model'"),
         ({"method": "none", "num_speculative_tokens": 4}, "method 'none' has no key 'num_speculative_tokens'"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; allowed is 1 to 64"),
@@ -78,6 +78,30 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         (
             {"method": "medusa", "tree": [[0], [0, 0]], "num_speculative_tokens": 1},
             r"tree has \[0, 0\], 2 deep, and num_speculative_tokens is 1; raise it",
+        ),
+        ({"method": "mtp", "max_concurrency": 4}, "method 'mtp' has no key 'max_concurrency'"),
+        ({"method": "ngram", "max_concurrency": 0}, "max_concurrency is 0; allowed is 1 or more, or null"),
+        ({"method": "ngram", "max_concurrency": 1.0}, "max_concurrency must be a whole number, not 1.0"),
+        ({"method": "ngram", "draft_len_schedule": [[1, 8]]}, "draft_len_schedule must be an object of whole numbers"),
+        ({"method": "ngram", "draft_len_schedule": {"1": "8"}}, "draft_len_schedule must be an object of whole"),
+        ({"method": "ngram", "draft_len_schedule": {"01": 8}}, "draft_len_schedule must be an object of whole"),
+        ({"method": "ngram", "draft_len_schedule": {"one": 8}}, "draft_len_schedule must be an object of whole"),
+        ({"method": "ngram", "draft_len_schedule": {"1": True}}, "draft_len_schedule must be an object of whole"),
+        ({"method": "ngram", "draft_len_schedule": {"2": 0}}, "draft_len_schedule says nothing for 1 request"),
+        ({"method": "ngram", "draft_len_schedule": {"1": 8, "0": 8}}, "draft_len_schedule names 0 requests; allowed"),
+        ({"method": "ngram", "draft_len_schedule": {"1": 8, "4": 9}}, "has 9 tokens from 4 requests on; allowed is 0"),
+        ({"method": "ngram", "draft_len_schedule": {"1": 8, "4": -1}}, "has -1 tokens from 4 requests on"),
+        (
+            {"method": "ngram", "draft_len_schedule": {"1": 3}, "num_speculative_tokens": 4},
+            "has 3 tokens for 1 request and num_speculative_tokens is 4; make them equal",
+        ),
+        ({"method": "ngram", "acceptance_window": -1}, "acceptance_window is -1; allowed is 0 or more"),
+        ({"method": "ngram", "acceptance_window": 5}, "acceptance_window is 5 and acceptance_length_threshold is 0.0"),
+        ({"method": "ngram", "acceptance_length_threshold": 0.5}, "acceptance_window is 0 and .*_threshold is 0.5"),
+        ({"method": "ngram", "acceptance_length_threshold": math.nan}, "threshold is nan; allowed is 0 to num_spec"),
+        (
+            {"method": "ngram", "num_speculative_tokens": 4, "acceptance_length_threshold": 5},
+            "acceptance_length_threshold is 5.0; allowed is 0 to num_speculative_tokens, which is 4",
         ),
         ({"method": "medusa", "tree": [[i] for i in range(64)] + [[0, 0]]}, "tree has 65 nodes; allowed is 64"),
     ],
@@ -196,6 +220,8 @@ def test_a_draft_has_room_for_its_tree_and_for_the_chain_that_may_replace_it(
         SpeculativeConfig(Method.DRAFT_MODEL, acceptance=REJECTION, num_speculative_tokens=3),
         SpeculativeConfig(Method.MTP, tree=TREE),
         SpeculativeConfig(Method.EAGLE3, dynamic_tree=True, tree_width=2),
+        SpeculativeConfig(Method.EAGLE3, max_concurrency=8, draft_len_schedule=((1, 8), (4, 2), (12, 0))),
+        SpeculativeConfig(Method.NGRAM, acceptance_window=50, acceptance_length_threshold=0.5),
     ],
 )
 def test_facts_say_all_that_a_method_reads_and_are_read_again_from_json(config: SpeculativeConfig) -> None:
@@ -246,3 +272,53 @@ def test_lookahead_is_narrowed_on_every_axis(key: str) -> None:
     assert getattr(narrowed(built, {"method": "lookahead", key: smaller}), key) == smaller
     with pytest.raises(ConfigError, match=f"{key} is {smaller + 2} and the engine was built for at most {smaller + 1}"):
         narrowed(built, {"method": "lookahead", key: smaller + 2})
+
+
+LIMITED = SpeculativeConfig(
+    Method.NGRAM,
+    num_speculative_tokens=4,
+    max_concurrency=9,
+    draft_len_schedule=((1, 4), (4, 2), (8, 0)),
+    acceptance_window=50,
+    acceptance_length_threshold=0.5,
+)
+
+
+def test_limits_are_written_as_json_has_them() -> None:
+    asked = {"method": "ngram", "num_speculative_tokens": 4, "max_concurrency": 9, "acceptance_window": 50}
+    asked |= {"draft_len_schedule": {"8": 0, "1": 4, "4": 2}, "acceptance_length_threshold": 0.5}
+    assert from_dict(parse(json.dumps(asked))) == LIMITED
+    assert LIMITED.limits["draft_len_schedule"] == {1: 4, 4: 2, 8: 0}
+
+
+def test_limits_that_are_off_are_no_facts() -> None:
+    """So that engines from before there were limits keep their identity."""
+    off = {"max_concurrency": None, "draft_len_schedule": {}, "acceptance_window": 0, "acceptance_length_threshold": 0}
+    plain = from_dict({"method": "ngram"})
+    assert from_dict(parse(json.dumps({"method": "ngram", **off}))) == plain and plain.limits == {}
+    lookup = {"prompt_lookup_max", "prompt_lookup_min", "acceptance"}
+    assert set(plain.facts()) == {"method", "num_speculative_tokens", *lookup}
+
+
+@pytest.mark.parametrize(("requests", "depth"), [(1, 4), (3, 4), (4, 2), (7, 2), (8, 0), (9, 0)])
+def test_the_depth_follows_the_requests(requests: int, depth: int) -> None:
+    assert LIMITED.depth_at(requests, 4) == depth
+    few = replace(LIMITED, max_concurrency=3, draft_len_schedule=())
+    assert few.depth_at(requests, 4) == (4 if requests <= 3 else 0)
+
+
+def test_limits_change_at_run_time() -> None:
+    assert narrowed(LIMITED, {"method": "ngram", "max_concurrency": None}).max_concurrency is None
+    assert narrowed(BUILT, {"method": "ngram", "max_concurrency": 2}).max_concurrency == 2
+    assert narrowed(BUILT, parse('{"method": "ngram", "draft_len_schedule": {"1": 4, "2": 0}}')).depth_at(2, 4) == 0
+    shallow = narrowed(LIMITED, {"method": "ngram", "num_speculative_tokens": 1, "acceptance_window": 0})
+    assert shallow.draft_len_schedule == ((1, 1), (4, 1), (8, 0))
+
+
+@pytest.mark.parametrize("key", ["acceptance_window", "acceptance_length_threshold"])
+def test_either_half_of_the_gate_opens_it(key: str) -> None:
+    """And none of them alone closes it."""
+    found = narrowed(LIMITED, {"method": "ngram", key: 0})
+    assert (found.acceptance_window, found.acceptance_length_threshold) == (0, 0.0)
+    with pytest.raises(ConfigError, match="one does nothing without the other"):
+        narrowed(BUILT, {"method": "ngram", key: 1})

@@ -223,7 +223,7 @@ def test_requests_are_checked_later_and_alone(trtllm: Any, plain: Path) -> None:
             (request(trtllm, output_config=trtllm.OutputConfig(return_context_logits=True)), "gather_context_logits"),
             (request(trtllm, output_config=trtllm.OutputConfig(return_generation_logits=True)), "in ExecutorConfig"),
             (request(trtllm, output_config=output), "Additional output tensor not found: TopLogits"),
-            (request(trtllm, sampling_config=penalty), "counts tokens of the prompt for one token alone"),
+            (request(trtllm, sampling_config=penalty), "tokens in the prompt for one token alone"),
         ):
             said = error(executor, asked)
             assert said.startswith(FETCH) and text in said and "\n" in said

@@ -207,6 +207,24 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda d, a: a.NGramDecodingConfig(max_draft_len=3, draft_len_schedule={1: 4}),
         "draft_len_schedule",
     ),
+    "a schedule that does not begin": (
+        lambda d, a: a.NGramDecodingConfig(max_draft_len=3, draft_len_schedule={2: 3}),
+        "batch size 1",
+    ),
+    "a schedule for no request": (
+        lambda d, a: a.NGramDecodingConfig(max_draft_len=3, draft_len_schedule={0: 3, 1: 3}),
+        "batch sizes must be >= 1",
+    ),
+    "a schedule that goes deeper": (
+        lambda d, a: a.NGramDecodingConfig(max_draft_len=3, draft_len_schedule={1: 3, 2: 4}),
+        "exceed max_draft_len",
+    ),
+    "a schedule of texts": (lambda d, a: a.NGramDecodingConfig(max_draft_len=3, draft_len_schedule={"1": 3}), "sched"),
+    "a negative window": (lambda d, a: a.NGramDecodingConfig(acceptance_window=-1), "acceptance_window"),
+    "a limit that would be ignored": (
+        lambda d, a: d.LLM("m", skip_tokenizer_init=True, speculative_config=a.MTPDecodingConfig(max_concurrency=1)),
+        "max_concurrency would be ignored",
+    ),
     "too much memory": (lambda d, a: a.KvCacheConfig(free_gpu_memory_fraction=1.5), "free_gpu_memory_fraction"),
     "a probability above 1": (lambda d, a: d.SamplingParams(top_p=1.5), "top_p"),
     "a negative temperature": (lambda d, a: d.SamplingParams(temperature=-1.0), "temperature"),
@@ -233,3 +251,68 @@ def test_validators_set_what_belongs_together(api: Any) -> None:
     assert (eagle.max_total_draft_tokens, eagle.num_eagle_layers) == (3, 3)
     assert api.MTPDecodingConfig(num_nextn_predict_layers=2).max_draft_len == 2
     assert isinstance(eagle, api.DecodingBaseConfig)
+
+
+async def together(double: Any, path: Path, config: Any) -> tuple[list[list[int]], list[dict[str, Any]]]:
+    """Texts of two requests of which one ends early, and the iterations."""
+    async with opened(double, path, speculative_config=config, enable_iter_perf_stats=True) as llm:
+        outputs = [llm.generate_async(PROMPT, params(double, max_tokens=most)) for most in (60, 100)]
+        for output in outputs:
+            await output
+        return [output.outputs[0].token_ids for output in outputs], [i async for i in llm.get_stats_async(0.05)]
+
+
+def drafted(iterations: list[dict[str, Any]], active: int) -> set[int]:
+    """Draft tokens for each request of the iterations with so many active ones; prompts and last places draft less."""
+    decoding = [item for item in iterations if item["numActiveRequests"] == active]
+    whole = [item for item in decoding if item["inflightBatchingStats"]["numContextRequests"] == 0]
+    stats = [item["specDecodingStats"] for item in whole[:-1]]
+    return {0 if item is None else item["numDraftTokens"] // item["numRequestsWithDraftTokens"] for item in stats}
+
+
+@pytest.fixture(scope="module")
+def plain(double: Any, llama: Path) -> list[list[int]]:
+    """What both say without drafts."""
+    return asyncio.run(together(double, llama, None))[0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_two"),
+    [
+        ({}, 3),
+        ({"max_concurrency": 1}, 0),
+        ({"max_concurrency": 2}, 3),
+        ({"draft_len_schedule": {2: 0, 1: 3}}, 0),
+        ({"draft_len_schedule": {1: 3, 2: 2}}, 2),
+    ],
+)
+async def test_drafts_are_limited_by_how_many_run(
+    limits: dict[str, Any],
+    of_two: int,
+    double: Any,
+    api: Any,
+    llama: Path,
+    plain: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRTLLM_DOUBLE_PASS_SECONDS", "0.005")
+    config = api.DraftTargetDecodingConfig(max_draft_len=3, speculative_model=llama, **limits)
+    texts, iterations = await together(double, llama, config)
+    assert texts == plain
+    assert max(drafted(iterations, 2)) == of_two and max(drafted(iterations, 1)) == 3
+
+
+async def test_a_gate_that_closed_stays_closed(double: Any, api: Any, llama: Path) -> None:
+    """All is accepted, and that is still less than the threshold asks for: the prompt's own iteration counts."""
+    gate = {"acceptance_window": 2, "acceptance_length_threshold": 3.0}
+    config = api.DraftTargetDecodingConfig(max_draft_len=3, speculative_model=llama, **gate)
+    async with opened(double, llama, speculative_config=config) as llm:
+        outputs = [await llm.generate_async(PROMPT, params(double, max_tokens=13)) for _ in range(4)]
+    assert [output.decoding_iter for output in outputs] == [4, 4, 13, 13]
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    config = api.DraftTargetDecodingConfig(
+        max_draft_len=3, speculative_model=llama, acceptance_window=1, acceptance_length_threshold=2.0
+    )
+    async with opened(double, llama, speculative_config=config) as llm:
+        outputs = [await llm.generate_async(PROMPT, params(double, max_tokens=13)) for _ in range(3)]
+    assert [output.decoding_iter for output in outputs] == [4, 4, 4]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from builders.build import main
 from trtspec.cli import info
 from trtspec.executors.tensorrt_llm import probe
-from trtspec.executors.tensorrt_llm.probe import Gpu, Probe
+from trtspec.executors.tensorrt_llm.probe import DECODING_CLASSES, NEWER, Gpu, Probe
 
 
 def package(root: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,10 @@ def test_it_finds_both_flows_and_the_classes_that_are_there(tmp_path: Path, monk
     found = probe.probe()
     assert found == Probe("1.2.1", True, True, ("MedusaDecodingConfig", "NGramDecodingConfig"))
     assert found.reason is None and found.summary == "available: tensorrt-llm 1.2.1, flows engine and pytorch"
-    assert info.machine()["tensorrt_llm"]["decoding"] == ["MedusaDecodingConfig", "NGramDecodingConfig"]
+    flows = info.machine()["tensorrt_llm"]
+    assert flows["decoding"] == ["MedusaDecodingConfig", "NGramDecodingConfig"]
+    assert flows["decoding_absent"][-4:] == ["Eagle3DecodingConfig", *NEWER.values()]
+    assert len(flows["decoding_absent"]) == len(DECODING_CLASSES) - 2
 
 
 @pytest.mark.parametrize("gone", ["bindings/executor.py", "builder.py"])
@@ -90,3 +94,25 @@ def test_a_driver_that_does_not_answer_lists_no_gpus(tmp_path: Path, monkeypatch
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert probe.gpus() == ()
+
+
+@pytest.mark.parametrize("method", NEWER)
+@pytest.mark.parametrize("there", [True, False])
+def test_a_newer_method_is_refused_by_what_is_installed(
+    there: bool, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = "1.3.0" if there else "1.2.1"
+    classes = "class NGramDecodingConfig: ...\n" + (f"class {NEWER[method]}: ...\n" if there else "")
+    files = {"__init__.py": f"__version__ = '{version}'\nclass LLM: ...\n", "llmapi/__init__.py": classes}
+    package(tmp_path, files, monkeypatch)
+    assert main(["--method", method, "--dry-run"]) == 2
+    found = "has" if there else "has no"
+    told = capsys.readouterr().err
+    assert f"--method {method}: tensorrt-llm {version} is installed and {found} {NEWER[method]}" in told
+    assert ("from 1.3 on" in told, "does not use" in told) == (not there, there)
+
+
+def test_a_newer_method_is_refused_where_nothing_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--method", "dflash", "--backend", "embedded"]) == 2
+    told = capsys.readouterr().err
+    assert "--method dflash: TensorRT-LLM has DFlashDecodingConfig from 1.3 on, and this release is written" in told

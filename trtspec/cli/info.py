@@ -14,7 +14,7 @@ from trtspec import __version__, manifest
 from trtspec.cache import cache_directory
 from trtspec.cpu import CPUINFO as _CPUINFO
 from trtspec.cpu import cpu_flags
-from trtspec.executors.tensorrt_llm.probe import Gpu, Probe, gpus, probe
+from trtspec.executors.tensorrt_llm.probe import DECODING_CLASSES, Gpu, Probe, gpus, probe
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy", "tensorrt-llm")
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "i8mm", "sve")
@@ -95,6 +95,7 @@ def _flows(found: Probe) -> dict[str, Any] | None:
         "engine_flow": found.engine_flow,
         "pytorch_flow": found.pytorch_flow,
         "decoding": list(found.decoding_classes),
+        "decoding_absent": [name for name in DECODING_CLASSES if name not in found.decoding_classes],
     }
 
 

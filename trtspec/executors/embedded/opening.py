@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from trtspec.capabilities import EMBEDDED
 from trtspec.config import EngineOptions
 from trtspec.decoding.acceptance import law, rule
 from trtspec.decoding.engine import Engine
@@ -24,6 +25,7 @@ from trtspec.executors.embedded.drafter_weights import load_drafter
 from trtspec.executors.embedded.runners import Shape, StoredDrafter, runner_kind
 from trtspec.executors.embedded.weights import DTYPES, load_weights
 from trtspec.executors.opened import OpenedEngine
+from trtspec.followed import check_followed
 from trtspec.manifest import Manifest
 from trtspec.narrowing import narrowed
 from trtspec.speculative import SpeculativeConfig
@@ -44,6 +46,7 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     device = choose_device(options.device, manifest.runner)
     config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
+    check_followed(options.speculative, speculative.method, EMBEDDED)
     drafter = DrafterConfig.from_json(directory / DRAFTER_NAME) if speculative.has_drafter else None
     block_tokens = kind.block_tokens(options.kv_block_tokens)
     caches = [config, *(drafter.caches if drafter else ())]

@@ -15,6 +15,7 @@ from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.executors.tensorrt_llm import engine_spec
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.serving import check_version
+from trtspec.followed import check_followed
 from trtspec.manifest import Manifest
 from trtspec.narrowing import narrowed
 from trtspec.ranks import Ranks
@@ -53,6 +54,7 @@ def follow(directory: Path, options: EngineOptions) -> int:
     from trtspec.executors.tensorrt_llm.compiled_opening import run_time_arguments
 
     speculative = narrowed(manifest.speculative, options.speculative)
+    check_followed(options.speculative, speculative.method, folder.flow)
     executor = bindings.open_executor(directory / TARGET, run_time_arguments(TARGET, folder, speculative, options))
     if executor.can_enqueue_requests():
         raise EngineFolderError("this process was launched to follow, and TensorRT-LLM made it the leader")

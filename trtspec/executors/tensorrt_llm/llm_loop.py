@@ -18,7 +18,9 @@ from typing import Any
 
 from trtspec.errors import DeadlineExceeded, RequestError
 from trtspec.executors.messages import Cancel, Close, Report, Submit
+from trtspec.executors.tensorrt_llm.acceptance_watch import AcceptanceWatch
 from trtspec.executors.tensorrt_llm.failures import EngineDied, is_forward_failure, request_error
+from trtspec.executors.tensorrt_llm.iteration_stats import idle
 from trtspec.executors.tensorrt_llm.llm_answers import LlmAnswer
 from trtspec.types import EngineEvent, EngineStats, Failed, Finish, FinishReason, Request, Started, StepOutput
 
@@ -44,6 +46,7 @@ class LlmLoop:
         check: Callable[[Request], None],
         ask: Callable[[Request, int], tuple[LlmAnswer, Any]],
         request_failure: type[BaseException],
+        watch: AcceptanceWatch,
         *,
         stall_seconds: float,
     ) -> None:
@@ -51,11 +54,14 @@ class LlmLoop:
         self._check = check
         self._ask = ask
         self._request_failure = request_failure
+        self._watch = watch
         self._stall_seconds = stall_seconds
         self._last_sign = 0.0
         self._live: dict[str, Live] = {}
         self._stats = EngineStats()
         self._passes = 0
+        self._following = 0
+        """Outputs that were asked for and have not ended."""
         self._publish: Callable[[Report], None] = lambda _: None
         self._died: asyncio.Future[None] | None = None
 
@@ -131,6 +137,7 @@ class LlmLoop:
 
     async def _follow(self, live: Live, index: int) -> None:
         """One output from its request to its end."""
+        self._following += 1
         try:
             answer, output = self._ask(live.request, index)
             try:
@@ -140,12 +147,15 @@ class LlmLoop:
             except TimeoutError:
                 self._overdue(live, index)
             finally:
+                self._watch.ended(output.avg_decoded_tokens_per_iter, self._following)
                 if not output.finished:
                     output.abort()
         except self._request_failure as error:
             self._fail(live, str(error))
         except Exception as error:  # no error of this request alone: the LLM is going down
             self._die(f"the LLM failed: {error!r}")
+        finally:
+            self._following -= 1
 
     def _next_pass(self) -> int:
         self._passes += 1
@@ -190,13 +200,15 @@ class LlmLoop:
             self._live.pop(live.request.request_id, None)
 
     async def _read_stats(self) -> None:
-        """Drain the LLM's statistics several times a second."""
+        """Follow the LLM's statistics. Under load they do not end, so that each is read as it comes."""
         while True:
             await asyncio.sleep(_STATS_SECONDS)
             self._look_after(time.monotonic())
             with contextlib.suppress(asyncio.TimeoutError):
-                found = [item async for item in self._llm.get_stats_async(timeout=_STATS_SECONDS)]
-                self._stats = read_llm_stats(found, self._stats)
+                async for iteration in self._llm.get_stats_async(timeout=_STATS_SECONDS):
+                    self._look_after(time.monotonic())
+                    self._stats = read_llm_stats([iteration], self._stats)
+                    self._watch.iterated([iteration])
 
     def _look_after(self, now: float) -> None:
         """A hanging LLM cannot be told from a slow one but by time."""
@@ -217,7 +229,7 @@ class LlmLoop:
             self._stats.total_blocks,
             self._stats.preemptions,
         )
-        self._publish(Report(events, stats))
+        self._publish(Report(events, stats if self._live else idle(stats)))
 
 
 @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ from trtspec.config import EngineOptions
 from trtspec.executors.opened import Opened
 from trtspec.executors.tensorrt_llm import engine_spec
 from trtspec.executors.tensorrt_llm.serving import check_options, check_version
+from trtspec.followed import check_followed
 from trtspec.manifest import Manifest
 from trtspec.narrowing import narrowed
 
@@ -19,6 +20,7 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     check_version(folder)
     check_options(options)
     speculative = narrowed(manifest.speculative, options.speculative)
+    check_followed(options.speculative, speculative.method, folder.flow)
     if folder.flow == ENGINE:
         from trtspec.executors.tensorrt_llm import compiled_opening
 

@@ -25,10 +25,12 @@ INSTALL = (
     "scripts/deploy/Dockerfile"
 )
 """What to do where it is missing."""
+NEWER = {"dflash": "DFlashDecodingConfig", "pard": "PARDDecodingConfig", "sa": "SADecodingConfig"}
+"""Methods that TensorRT-LLM has from 1.3 on, by the class that configures them. This release drives none of them."""
 DECODING_CLASSES = (
     *("MedusaDecodingConfig", "EagleDecodingConfig", "LookaheadDecodingConfig", "NGramDecodingConfig"),
     *("DraftTargetDecodingConfig", "MTPDecodingConfig"),  # of 1.2.1; newer ones follow
-    *("Eagle3DecodingConfig", "DFlashDecodingConfig", "PARDDecodingConfig", "SADecodingConfig"),
+    *("Eagle3DecodingConfig", *NEWER.values()),
 )
 _LOOK = f"from {__name__} import tell; tell()"
 _SECONDS = 180.0
@@ -69,6 +71,17 @@ class Probe:
         if not (self.engine_flow or self.pytorch_flow):
             return f"not available: tensorrt-llm {self.version} has neither flow; this release is for {PINNED}"
         return None
+
+    def lacks(self, method: str) -> str:
+        """Why a newer method does not run, whatever is installed, and what would."""
+        name, instead = NEWER[method], "use eagle3, mtp or ngram"
+        if name in self.decoding_classes:
+            return (
+                f"tensorrt-llm {self.version} is installed and has {name}, which this release does not use: it is "
+                f"written for {PINNED}, where there is none; {instead}"
+            )
+        here = f"tensorrt-llm {self.version} is installed and has no {name}: " if self.decoding_classes else ""
+        return f"{here}TensorRT-LLM has {name} from 1.3 on, and this release is written for {PINNED}; {instead}"
 
     @property
     def summary(self) -> str:

@@ -16,6 +16,7 @@ from tensorrt_llm._double.reuse import Reuse
 from tensorrt_llm._double.sampling import Refused
 from tensorrt_llm._double.sequence import CANCELLED, END_ID, LENGTH, STOP_WORDS, Group, Sequence
 from tensorrt_llm._double.statistics import iteration_stats, spec_decoding
+from tensorrt_llm._double.throttle import LIMITS
 from tensorrt_llm._table import ValidationError
 
 from trtspec.types import Request, SamplingParams
@@ -40,12 +41,16 @@ def open_machine(model: Path, arguments: dict[str, Any]) -> Machine:
         if "pytorch" not in config._backends:
             raise ValidationError(f"Speculation type {name} does not support backend pytorch")
         config._validate()
+        if not config._two_models and (ignored := [key for key in LIMITS if getattr(config, key)]):
+            raise ValueError(f"{name} drafts inside the target's passes, and {ignored[0]} would be ignored")
         if config._two_models and not arguments["disable_overlap_scheduler"]:
             raise ValueError(f"{name} drafts between passes: disable_overlap_scheduler must be True")
         speculative, draft = _SETTINGS[name](config)
     batch = min(arguments["max_batch_size"], _MOST_BATCH)
+    tokens = arguments["max_num_tokens"] or _PASS_TOKENS
     try:
-        return Machine.open(Plan(model, speculative, batch, arguments["max_num_tokens"] or _PASS_TOKENS, draft))
+        machine = Machine.open(Plan(model, speculative, batch, tokens, draft))
+        return machine if config is None else machine.throttled(config, tokens)
     except RuntimeError as error:
         if speculative["method"] == "mtp":
             raise TypeError(f"{model} has no modules for MTP: {error}") from error
@@ -133,6 +138,8 @@ class Reporter:
         if finished:
             self._reuse.store(call.prompt + sequence.tokens[:-1], call.salt)
             self._live.pop(sequence.group.id, None)
+            if self._machine.throttle is not None:
+                self._machine.throttle.ended(len(sequence.tokens), sequence.iterations)
         elif not call.output._streaming:
             return
         stopped = sequence.reason == STOP_WORDS

@@ -32,9 +32,17 @@ class DecodingBaseConfig(Declared):
             _require((values[name] or 0) >= 0, f"{name} must be >= 0")
         schedule = values["draft_len_schedule"]
         if schedule is not None:
-            _require(schedule.get(1) == values["max_draft_len"], "draft_len_schedule[1] must equal max_draft_len")
-            _require(all(0 <= length <= schedule[1] for length in schedule.values()), "lengths exceed max_draft_len")
+            self._check_schedule(schedule, values["max_draft_len"])
+            values["draft_len_schedule"] = dict(sorted(schedule.items()))
         self._settle()
+
+    def _check_schedule(self, schedule: dict[int, int], deepest: int | None) -> None:
+        _require(all(least >= 1 for least in schedule), "draft_len_schedule: batch sizes must be >= 1")
+        _require(all(length >= 0 for length in schedule.values()), "draft_len_schedule: lengths must be >= 0")
+        _require(1 in schedule, "draft_len_schedule must contain batch size 1")
+        if deepest is not None:
+            _require(schedule[1] == deepest, "draft_len_schedule[1] must equal max_draft_len")
+            _require(max(schedule.values()) <= deepest, "draft_len_schedule: lengths exceed max_draft_len")
 
     def _settle(self) -> None:
         self._values["max_total_draft_tokens"] = self._values["max_draft_len"]

@@ -134,6 +134,8 @@ class Loop:
             if fatal := next((group.fatal for group in self._active.values() if group.fatal), None):
                 raise ForwardFailure(fatal)
             self._faults.strike(number)
+            if self._machine.throttle is not None:
+                self._machine.throttle.begin(len(self._active))
             begun = self._machine.engine.begin(began)
             events = begun.events + (self._machine.engine.finish(begun.plan) if begun.plan else ())
         except Exception as error:

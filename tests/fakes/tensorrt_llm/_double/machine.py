@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorrt_llm._double.throttle import Throttle
+
 _KV_CACHE_MIB, _BLOCK_TOKENS, _MOST_PASS_TOKENS = 64, 32, 2048
 
 
@@ -32,6 +34,13 @@ class Machine:
     def __init__(self, opened: Any) -> None:
         self.engine = opened.engine
         self.limits = opened.info.limits
+        self.throttle: Throttle | None = None
+
+    def throttled(self, config: Any, max_num_tokens: int) -> Machine:
+        """Drafting as a decoding configuration says; it begins with the next pass."""
+        self.throttle = Throttle(self.engine._proposer, config, max_num_tokens)
+        self.engine._proposer = self.throttle
+        return self
 
     @classmethod
     def open(cls, plan: Plan) -> Machine:
