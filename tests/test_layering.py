@@ -16,7 +16,7 @@ GENERATED = "trtspec.v1"
 CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
-        *("cpu", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative", "trailers"),
+        *("cpu", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""
