@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from builders import demo_model, stages
 from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
@@ -35,9 +34,10 @@ from builders.choices import (
 from builders.drafts.asked import asked_draft
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
-from builders.progress import stop_printing, working_on
+from builders.progress import silence, stop_printing, working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
+from builders.tensorrt_llm.launching import build_launched, check_alone
 from trtspec import speculative
 from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
@@ -45,6 +45,7 @@ from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
 from trtspec.executors.tensorrt_llm.probe import probe
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
+from trtspec.ranks import launched
 from trtspec.speculative import TYPICAL
 from trtspec.types import Method
 
@@ -69,7 +70,13 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, and return the exit code: 2 for wrong input, 1 for a failed build."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
+    ranks = launched()
+    with silence(not ranks.leads):
+        options = _parser().parse_args(arguments)
+    return build_launched(options, ranks, lambda: _build(options, arguments))
+
+
+def _build(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         return _run(options, arguments)
     except BrokenPipeError:  # of `--dry-run | head`: who read it has read enough
@@ -105,7 +112,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     built = stages.build_engine(plan, argv)
     if said := words.told(built.build.get(calibration.RECORD, {}), built.speculative):
         print(f"\n{said}")
-    print(f"\nit says    {built.smoke['text']!r}{_smoke_note(built.smoke)}")
+    print(f"\nit says    {built.smoke['text']!r}{words.smoke_note(built.smoke)}")
     print(f"engine     {built.engine_id[:12]} in {plan.output} after {built.build['seconds']} s")
     print(f"serve it   trtspec serve {plan.output}")
     return 0
@@ -113,6 +120,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _check_embedded(options: argparse.Namespace) -> None:
     """Refuse what only the other backend has."""
+    check_alone(launched())
     if (reason := refusal(Method(options.method), EMBEDDED)) is not None:
         raise ConfigError(f"--method {options.method} --backend embedded: {reason}")
     if given := tensorrt_llm_flags.given_flags(options):
@@ -202,14 +210,6 @@ def _describe_drafter(plan: Plan) -> Mapping[str, str]:
         "drafter": f"{draft.path} ({draft.format}), {plan.drafter_bytes / 1e6:.1f} MB{pause}",
         "made for": f"{draft.card.target_name or 'no target by name'}; that it is this one is {shown}",
     }
-
-
-def _smoke_note(smoke: Mapping[str, Any]) -> str:
-    if smoke["equal"] is None:
-        return f" ({smoke['tokens']} greedy tokens)"
-    if smoke["equal"]:
-        return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
-    return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -48,3 +48,12 @@ def _tree(record: Mapping[str, Any], worth: Mapping[str, float], config: Specula
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def smoke_note(smoke: Mapping[str, Any]) -> str:
+    """What a smoke run showed, in brackets."""
+    if smoke["equal"] is None:
+        return f" ({smoke['tokens']} greedy tokens)"
+    if smoke["equal"]:
+        return f" ({smoke['tokens']} greedy tokens, the same with and without speculation)"
+    return f" (with speculation, token {smoke['first_difference']} differs: half precision flips near-ties)"
