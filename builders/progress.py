@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -50,3 +50,13 @@ def stop_printing() -> int:
     """Nobody reads standard output any more, and what is left of it goes nowhere; returns the exit code for that."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
+
+
+@contextmanager
+def silence(silent: bool) -> Iterator[None]:
+    """Print nothing inside, as one of several processes that would all say the same."""
+    if not silent:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +21,18 @@ from builders.tensorrt_llm import artifacts
 from builders.tensorrt_llm.artifacts import Collected
 from builders.tensorrt_llm.asked import Asked, from_flags
 from builders.tensorrt_llm.compiled import Compiled, plan_compiled
+from builders.tensorrt_llm.fitting import check_fits
+from builders.tensorrt_llm.launching import check_launch
 from builders.tensorrt_llm.lines import lines
 from builders.tensorrt_llm.order import Order
 from trtspec import speculative
 from trtspec.capabilities import ENGINE, PYTORCH, refusal
 from trtspec.errors import ConfigError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
-from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe
+from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe, visible_gpus
 from trtspec.followed import check_followed, followed
 from trtspec.manifest import Manifest
+from trtspec.ranks import launched
 from trtspec.speculative import TYPICAL, SpeculativeConfig
 from trtspec.types import Method
 
@@ -51,6 +55,7 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     asked = from_flags(options)
     flow = asked.flow_for(method)
     check_followed(config, method, flow)
+    check_launch(asked, flow, launched())
     print(f"# backend {backend}, flow {flow}: {METHODS[options.method].summary}")
     if flow == PYTORCH:
         return _collect(options, asked, config, argv)
@@ -61,6 +66,8 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     if options.dry_run:
         return 0
     _check_outputs(planned)
+    if warning := check_fits(planned, visible_gpus()):
+        print(f"warning: {warning}", file=sys.stderr)
     _check_installed()
     from builders.tensorrt_llm.stages import build_compiled
 

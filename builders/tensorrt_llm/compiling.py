@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,10 @@ from builders.progress import working_on
 from builders.tensorrt_llm.additions import Additions
 from builders.tensorrt_llm.engine_plan import MODE_NUMBERS, QUANT_ALGOS, EnginePlan
 from builders.tensorrt_llm.job import Job
-from trtspec.errors import TrtspecError
-
-_MPI = ("OMPI_", "PMIX_", "PMI_", "MPI_", "MPICH_", "UCX_", "SLURM_")
-"""Variables of a launcher, without which a process starts MPI for itself alone."""
-_LAST_LINES = 5
-
-
-class CompileError(TrtspecError):
-    """TensorRT-LLM stopped, or made another engine than was planned."""
+from builders.tensorrt_llm.launching import compile_together
+from builders.tensorrt_llm.rank_process import CompileError, run_rank
+from trtspec.executors.tensorrt_llm.world import join
+from trtspec.ranks import Ranks, launched
 
 
 def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path) -> None:
@@ -38,11 +31,12 @@ def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path
         write_additions(plan.additions, job, plan)
     file = job.write(scratch / "job.json")
     size = job.world_size
-    with (
-        working_on(f"compiling the {plan.name}, ranks 0 to {size - 1}"),
-        ThreadPoolExecutor(plan.asked.workers) as pool,
-    ):
-        list(pool.map(lambda rank: _run(file, rank, size), range(size)))
+    ranks = launched()
+    with working_on(f"compiling the {plan.name}, ranks 0 to {size - 1}"):
+        if ranks.size > 1:
+            compile_together(file, join(ranks))
+        else:
+            _compile_here(file, size, plan.asked.workers)
     check_engine(plan, output)
 
 
@@ -73,26 +67,23 @@ def write_additions(additions: Additions, job: Job, plan: EnginePlan) -> None:
         save_file(shares, job.additions(rank))
 
 
-def _run(job: Path, rank: int, world_size: int) -> None:
-    command = [sys.executable, "-m", "builders.tensorrt_llm.rank", str(job), str(rank)]
-    log = job.with_name(f"rank{rank}.log")
-    with log.open("w") as file:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=dict(_environment(rank))
-        )
-    if done.returncode:
-        told = "\n  ".join(log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:])
-        raise CompileError(f"rank {rank} of {world_size} stopped with exit code {done.returncode}:\n  {told}")
+def _compile_here(job: Path, size: int, workers: int) -> None:
+    """Compile all ranks in processes of this one. Where one fails, the others stop."""
+    failed = threading.Event()
 
+    def compile_one(rank: int) -> None:
+        try:
+            run_rank(job, Ranks(rank, size), stop=failed.is_set)
+        except BaseException:
+            failed.set()
+            raise
 
-def _environment(rank: int) -> Iterator[tuple[str, str]]:
-    """A rank is compiled alone, on a GPU of its own where there are several."""
-    for name, value in os.environ.items():
-        if not name.startswith(_MPI):
-            yield name, value
-    visible = [item for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item]
-    if len(visible) > 1:
-        yield "CUDA_VISIBLE_DEVICES", visible[rank % len(visible)]
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            list(pool.map(compile_one, range(size)))
+        except BaseException:  # an interruption, too
+            failed.set()
+            raise
 
 
 def check_engine(plan: EnginePlan, output: Path) -> None:

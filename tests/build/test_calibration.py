@@ -19,11 +19,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from builders.build import _parser, _recipe, main
+from builders.build import _recipe, main
 from builders.checkpoint import open_checkpoint
 from builders.choices import Choice
 from builders.drafts import native
 from builders.drafts.card import Card
+from builders.flags import parser
 from builders.identity import target_sha256
 from builders.stages import finished_before
 from tests.checkpoint_files import edit_weights
@@ -393,7 +394,7 @@ def test_rerun_watches_text_and_flags(shared_folder: Path, heads: Path, text: Pa
     def is_done(*argv: object, file: Path = mine) -> bool:
         flags = (*base, "--runner", "eager", "--calibration", file, *argv)
         return (
-            finished_before(_recipe(_parser().parse_args([str(item) for item in flags]), Choice("embedded", "")))
+            finished_before(_recipe(parser().parse_args([str(item) for item in flags]), Choice("embedded", "")))
             is not None
         )
 

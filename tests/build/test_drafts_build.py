@@ -253,13 +253,14 @@ def test_folder_named_in_the_configuration_is_the_drafter(
 
 
 def test_drafter_counts_in_what_is_packed(shared_folder: Path, tmp_path: Path) -> None:
-    from builders.build import _parser, _recipe
+    from builders.build import _recipe
     from builders.choices import Choice
+    from builders.flags import parser
     from builders.recipe import make_plan
 
     write_medusa(tmp_path / "d")
     base = ["--method", "medusa", "--target", str(shared_folder), "--draft", str(tmp_path / "d"), ALLOW]
-    plan = make_plan(_recipe(_parser().parse_args(base), Choice("embedded", "")), open_checkpoint(shared_folder))
+    plan = make_plan(_recipe(parser().parse_args(base), Choice("embedded", "")), open_checkpoint(shared_folder))
     assert plan.drafter is not None
     assert plan.drafter_bytes == 4 * sum(item.size for item in plan.drafter.packed)
     assert plan.packed_bytes == plan.drafter_bytes + replace(plan, drafter=None).packed_bytes

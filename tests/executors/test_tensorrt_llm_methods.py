@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from builders.build import main
 from scripts.gpu_check.drafters import Seen, seen_texts, write_eagle, write_eagle3, write_medusa
 from tests.engines import Collected, collect
-from tests.fakes.installed import tensorrt_llm_double
+from tests.fakes.installed import mpi_world, tensorrt_llm_double
 from tests.live.conftest import ATTENTION_SHARE
 from tests.models import tiny_llama, tiny_tokenizer
 from trtspec.config import EngineOptions
@@ -99,7 +100,8 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
     embedded = build(root, "embedded", tmp_path / "embedded", config, "--runner", "eager", "--dtype", "float32")
     depth = int(str(config.get("num_speculative_tokens", 0)))
     expected = asyncio.run(said(embedded, seen, depth, EngineOptions(threads=1, kv_cache_mib=16)))
-    found = asyncio.run(said(compiled, seen, depth, EngineOptions()))
+    with mpi_world(2) if "--tp" in flags else contextlib.nullcontext():
+        found = asyncio.run(said(compiled, seen, depth, EngineOptions()))
     assert [item.ids for item in found] == [item.ids for item in expected]
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.finish == theirs.finish

@@ -16,12 +16,13 @@ import pytest
 from tests.engines import collect
 from tests.executors.conftest import children
 from trtspec.config import EngineOptions
-from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost, MissingDependency
-from trtspec.executors import open_executor
+from trtspec.errors import ConfigError, EngineFault, EngineFolderError, EngineLost, MissingDependency, TrtspecError
+from trtspec.executors import open_executor, supervisor
 from trtspec.executors.base import Executor
 from trtspec.executors.child import Child
 from trtspec.executors.messages import Open, Ready, Report, Submit
 from trtspec.manifest import NAME as MANIFEST
+from trtspec.stop_signals import STOP_SIGNALS
 from trtspec.types import Health, Method, Request, StepOutput
 
 OPTIONS = EngineOptions(kv_cache_mib=8, threads=1)
@@ -180,6 +181,19 @@ async def test_an_engine_that_was_rebuilt_meanwhile_is_not_served_as_the_old_one
         await executor.aclose()
 
 
+async def test_a_rank_0_that_does_not_close_in_order_is_an_error(
+    engine_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks would wait for ever; an error makes their launcher end them."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setattr(supervisor, "_TOGETHER_SECONDS", 0.1)
+    executor = await open_executor(engine_folder, EngineOptions(threads=1))
+    os.kill(children()[0], signal.SIGSTOP)
+    with pytest.raises(TrtspecError, match=r"rank 0 of 2, did not close in order \(signal 9\)"):
+        await executor.aclose()
+
+
 async def test_requests_that_only_wait_are_not_blamed_for_crashes(engine_folder: Path) -> None:
     """One place in the batch: the second request is queued in both crashes, and is served after them."""
     executor = await open_executor(engine_folder, EngineOptions(kv_cache_mib=8, threads=1, max_batch_size=1))
@@ -196,7 +210,7 @@ async def test_requests_that_only_wait_are_not_blamed_for_crashes(engine_folder:
         await executor.aclose()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 async def test_a_signal_to_the_group_does_not_hit_a_worker_that_is_loading(
     engine_folder: Path, number: signal.Signals
 ) -> None:

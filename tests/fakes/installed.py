@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 _FOLDER = str(Path(__file__).parent)
+_MPI = str(Path(__file__).parent / "mpi")
 _PACKAGE = "tensorrt_llm"
 _VARIABLE = "PYTHONPATH"
 
@@ -32,6 +35,22 @@ def tensorrt_llm_double() -> Iterator[ModuleType]:
             os.environ[_VARIABLE] = before
         for name in [name for name, module in sys.modules.items() if _took(name, module)]:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def mpi_world(size: int, rank: int = 0, *, launched: int | None = None) -> Iterator[None]:
+    """As if Open MPI's mpirun had started this process alone; `launched` where MPI knows of another size."""
+    told = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(launched or size)}
+    path = [_MPI, *filter(None, [os.environ.get(_VARIABLE)])]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (told | {"FAKE_MPI": f"{rank}/{size}", _VARIABLE: os.pathsep.join(path)}).items():
+            patch.setenv(name, value)
+        patch.syspath_prepend(_MPI)
+        try:
+            yield
+        finally:
+            for name in [name for name in sys.modules if name.split(".")[0] == "mpi4py"]:
+                del sys.modules[name]
 
 
 def _took(name: str, module: ModuleType) -> bool:

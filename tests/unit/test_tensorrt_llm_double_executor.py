@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from builders.build import main
 from tests.engines import collect
-from tests.fakes.installed import tensorrt_llm_double
+from tests.fakes.installed import mpi_world, tensorrt_llm_double
 from tests.models import tiny_llama
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor
@@ -160,10 +160,24 @@ def test_an_engine_of_two_ranks_says_the_same(trtllm: Any, plain: Path, llama: P
     divided = compile_engine(llama, tmp_path / "engine", tp=2)
     with opened(trtllm, plain) as executor:
         expected = tokens(results(executor, request(trtllm)))
-    with opened(trtllm, divided) as executor:
-        assert tokens(results(executor, request(trtllm))) == expected
+    with mpi_world(2), opened(trtllm, divided) as executor:
+        assert executor.can_enqueue_requests() and tokens(results(executor, request(trtllm))) == expected
     (divided / "rank1.engine").unlink()
     with pytest.raises(RuntimeError, match="rank1.engine"):
+        trtllm.Executor(divided, trtllm.ModelType.DECODER_ONLY, trtllm.ExecutorConfig())
+
+
+def test_ranks_that_follow_may_be_asked_nothing(trtllm: Any, llama: Path, tmp_path: Path) -> None:
+    divided = compile_engine(llama, tmp_path / "engine", tp=2)
+    with mpi_world(2, rank=1), opened(trtllm, divided) as executor:
+        assert not executor.can_enqueue_requests()
+        with pytest.raises(RuntimeError, match="only leader rank is expected to call enqueueRequests"):
+            executor.enqueue_request(request(trtllm))
+
+
+def test_the_world_has_as_many_processes_as_the_engine_has_ranks(trtllm: Any, llama: Path, tmp_path: Path) -> None:
+    divided = compile_engine(llama, tmp_path / "engine", tp=2)
+    with mpi_world(1), pytest.raises(RuntimeError, match="MPI worldSize is expected to be equal to tp"):
         trtllm.Executor(divided, trtllm.ModelType.DECODER_ONLY, trtllm.ExecutorConfig())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import hashlib
 import json
 import logging
@@ -26,7 +27,7 @@ from trtspec.executors.tensorrt_llm.following import check_ranks, follow
 from trtspec.generation import MARK
 from trtspec.generation import NAME as GENERATION
 from trtspec.manifest import NAME as MANIFEST
-from trtspec.ranks import launched
+from trtspec.ranks import end_all, launched
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.speculative import SpeculativeConfig
@@ -78,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
     serve_options = from_options(ServeOptions, options)
     source: Path = options.source.expanduser()
     ranks = launched()
+    if ranks.size > 1:
+        atexit.register(end_all)
     # A folder of ours without a manifest is an unfinished engine: to be refused, and no model to build from.
     if any((source / name).is_file() for name in (MANIFEST, MARK, GENERATION)):
         directory, override = source, asked
@@ -88,14 +91,30 @@ def run(options: argparse.Namespace) -> int:
     engine_options = from_options(EngineOptions, options, speculative=override)
     check_ranks(directory, manifests.read(directory), ranks)
     if not ranks.leads:
-        return follow(directory, engine_options)
+        return _ended(follow(directory, engine_options, ranks))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:
         from trtspec.service.front_ends import serve
     else:
         from trtspec.service.server import serve
-    return 0 if asyncio.run(serve(directory, serve_options, engine_options, announce)) else 1
+    opened = False
+
+    def announced(address: str, model: ServedModel) -> None:
+        nonlocal opened
+        opened = True
+        announce(address, model)
+
+    orderly = asyncio.run(serve(directory, serve_options, engine_options, announced))
+    # The others would wait for a rank 0 that was stopped while it opened: so that is an error there.
+    return _ended(0 if orderly and (opened or ranks.size == 1) else 1)
+
+
+def _ended(code: int) -> int:
+    """The exit code of this rank. In order, the others end by themselves."""
+    if code == 0:
+        atexit.unregister(end_all)
+    return code
 
 
 def build(source: Path, asked: Mapping[str, Any] | None) -> Path:

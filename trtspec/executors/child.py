@@ -16,6 +16,7 @@ from trtspec.errors import TrtspecError
 from trtspec.executors.channel import Channel
 from trtspec.executors.messages import Close, OpenFailed
 from trtspec.openmp import considerate
+from trtspec.ranks import launcher_files
 
 CLOSE_GRACE_SECONDS = 5.0
 """Time for the running pass to end when the child is asked to stop; then it is killed."""
@@ -44,7 +45,9 @@ class Child:
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", module, str(theirs.fileno())), pass_fds=[theirs.fileno()], env=_environment()
+                *(sys.executable, "-m", module, str(theirs.fileno())),
+                pass_fds=[theirs.fileno(), *launcher_files()],
+                env=_environment(),
             )
             undo.callback(_kill, process)
             channel = await Channel.over(ours)

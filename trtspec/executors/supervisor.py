@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFault, EngineFolderError, EngineLost, TrtspecError
-from trtspec.executors.child import DEATH_GRACE_SECONDS, Child, ChildLost
+from trtspec.executors.child import CLOSE_GRACE_SECONDS, DEATH_GRACE_SECONDS, Child, ChildLost
 from trtspec.executors.condition import Condition
 from trtspec.executors.crashes import CrashHistory
 from trtspec.executors.messages import Command, Open, Ready, Report
@@ -25,6 +25,8 @@ from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 _log = logging.getLogger(__name__)
 
 _NAME, _MODULE = "the engine's process", "trtspec.executors.worker"
+_TOGETHER_SECONDS = 30.0
+"""Time for an engine of several ranks to close: all of them take their part of it down."""
 
 
 class WorkerExecutor:
@@ -79,11 +81,15 @@ class WorkerExecutor:
         return await self._condition.wait_for_change(health)
 
     async def aclose(self) -> None:
+        """Raises `TrtspecError` where other ranks would wait for ever: then this process must end with an error."""
+        lost, size = self._condition.health is Health.FAILED, launched().size
         await self._condition.become(Health.FAILED)
         self._care.cancel()
         await asyncio.gather(self._care, return_exceptions=True)
         self._streams.fail_all("the engine was closed")
-        await self._child.end()
+        await self._child.end(CLOSE_GRACE_SECONDS if size == 1 else _TOGETHER_SECONDS)
+        if size > 1 and self._child.process.returncode and not lost:
+            raise TrtspecError(f"{_NAME}, rank 0 of {size}, did not close in order ({self._child.fate})")
 
     def _send(self, command: Command) -> None:
         self._child.channel.send(command)

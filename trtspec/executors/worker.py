@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import socket
 import sys
 import threading
 import traceback
 from queue import SimpleQueue
+from typing import NoReturn
 
 from trtspec.errors import TrtspecError
 from trtspec.executors.messages import Close, Command, Open, OpenFailed, Ready, Report, pack, receive
+from trtspec.stop_signals import leave_to_others
 
 ORPHAN_GRACE_SECONDS = 10.0
 """Time for the running pass to end after the parent went away."""
@@ -23,8 +24,7 @@ ORPHAN_GRACE_SECONDS = 10.0
 
 def main(channel: socket.socket) -> int:
     """Serve the parent on the other end until it closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the parent's decision
+    leave_to_others()
     # Only now, because loading torch takes seconds, in which a Ctrl-C must not hit this process.
     from trtspec.executors.opened import open_engine
 
@@ -44,7 +44,10 @@ def main(channel: socket.socket) -> int:
         opened = open_engine(command.directory, command.options)
     except TrtspecError as error:
         publish(OpenFailed(error))
-        return 1
+        return _end_at_once()
+    except Exception:
+        traceback.print_exc()
+        return _end_at_once()
     gc.freeze()  # an open engine lives as long as the process: collecting garbage need not look at it
     publish(Ready(opened.info, opened.stats()))
     try:
@@ -54,9 +57,14 @@ def main(channel: socket.socket) -> int:
             print(f"the engine cannot go on: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+        return _end_at_once()
     return 0
+
+
+def _end_at_once() -> NoReturn:
+    """Without what an orderly end would wait for: the GPU, or other ranks."""
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _read(channel: socket.socket, inbox: SimpleQueue[Command]) -> None:

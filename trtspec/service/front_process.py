@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from trtspec.errors import TrtspecError
 from trtspec.executors.hub_messages import Answering
 from trtspec.executors.messages import OpenFailed, receive
+from trtspec.stop_signals import leave_to_others
 
 if TYPE_CHECKING:
     from trtspec.service.front_end import Order
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def main(end: socket.socket) -> int:
     """Serve as ordered until the main process says stop or is gone; 1 if that was no orderly end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the main process's decision
+    leave_to_others()
     # Only now, because loading them takes a second, in which a Ctrl-C must not hit this process.
     from trtspec.service.front_end import Order
 

@@ -8,10 +8,9 @@ import signal
 from collections.abc import Iterator
 
 from trtspec.service.waiting import give, new_cue
+from trtspec.stop_signals import STOP_SIGNALS
 
-FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT)
-"""What operators and terminals send."""
-FROM_MAIN_PROCESS = (signal.SIGUSR1,)
+FROM_MAIN_PROCESS = (signal.SIGUSR2,)
 """What the main process sends to a front-end. Not the others, which a terminal or a service manager may send to all
 processes at once: each would count twice."""
 
@@ -27,7 +26,7 @@ class StopSignals:
         give(self.hurry if self.stop.done() else self.stop)
 
     @contextlib.contextmanager
-    def handled(self, numbers: tuple[signal.Signals, ...] = FROM_OUTSIDE) -> Iterator[None]:
+    def handled(self, numbers: tuple[signal.Signals, ...] = STOP_SIGNALS) -> Iterator[None]:
         """Take these signals of this process while the context lasts."""
         loop = asyncio.get_running_loop()
         for number in numbers:

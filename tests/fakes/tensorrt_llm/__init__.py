@@ -3,14 +3,15 @@
 With `tests/fakes` on the path, `import tensorrt_llm` finds it. Names, arguments and types are those of
 `scripts/typings/signatures.json`, and what else would be silently ignored upstream is an error here. Models are
 converted and divided among ranks as upstream does it; nothing is compiled, and what an engine says is what our own
-engine says of the same Hugging Face folder, in float32. All ranks are played by one process. Drafters are put together
-again from the tensors of all ranks, so that a wrong conversion shows.
+engine says of the same Hugging Face folder, in float32. Of an engine's ranks, which are MPI's, rank 0 computes all, and
+the others wait for its end. Drafters are put together again from the tensors of all ranks, so that a wrong conversion
+shows.
 
 What runs underneath where upstream has what we have not: lookahead is prompt lookup; EAGLE with typical acceptance is
 sampled exactly, as a threshold of 0 would have it; weights are never quantized. The double knows no beams, logits,
 guided decoding and adapters.
 
-Faults are planted by environment variables, read when an executor or an LLM is made:
+Faults are planted by environment variables, read when an executor, an LLM or an engine is made:
 
 TRTLLM_DOUBLE_OOM=1               the constructor raises the runtime's out-of-memory error
 TRTLLM_DOUBLE_ERROR_EVERY=N       every Nth request that is fetched is refused
@@ -18,6 +19,8 @@ TRTLLM_DOUBLE_FORWARD_ERROR_AT=N  the Nth pass fails and ends all that are activ
 TRTLLM_DOUBLE_HANG_AT=N           the Nth pass never returns
 TRTLLM_DOUBLE_ABORT_AT=N          the process aborts in the Nth pass
 TRTLLM_DOUBLE_PASS_SECONDS=x      each pass takes at least so long
+TRTLLM_DOUBLE_BUILD_ERROR=1       a rank is not compiled
+TRTLLM_DOUBLE_FAULTY_RANK=N       the others are of rank N, and not of rank 0
 TRTLLM_DOUBLE_PROMPT_ROWS=1       additional outputs of a prompt have a row for each token, those of reused blocks
                                   unfilled (NaN); otherwise those rows are absent
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,18 @@ from trtspec.executors.tensorrt_llm.loop import outputs as rounds
 from trtspec.executors.tensorrt_llm.loop.draft_engine import DraftEngine, OpenDraft
 from trtspec.executors.tensorrt_llm.opened_loop import OpenedLoop
 from trtspec.executors.tensorrt_llm.outputs import Output
+from trtspec.executors.tensorrt_llm.pool import check_pool, is_bounded
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
+from trtspec.ranks import launched
 from trtspec.speculative import FLAG, TYPICAL, SpeculativeConfig
 from trtspec.types import EngineStats, Method, Request
 
 _WARM_UP_SECONDS = 300.0
 _MIB = 2**20
+_NO_MEMORY = "out of memory"
+_WAY_OUT = "; end what else uses the GPU, or give keys and values less with --kv-cache-mib"
 
 
 def open_engine(
@@ -48,6 +51,7 @@ def open_engine(
     _check_shape(target, manifest.speculative, speculative)
     names = [DRAFT, TARGET] if speculative.method is Method.DRAFT_MODEL else [TARGET]  # as their pools are planned
     arguments = {name: run_time_arguments(name, folder, speculative, options) for name in names}
+    check_pool(directory, folder, names, options, launched())
     engines: dict[str, Engine] = {}
     if DRAFT in names:
         _check_alone(directory, folder)
@@ -123,7 +127,9 @@ def open_warm(directory: Path, arguments: Mapping[str, Any], logits_size: int) -
     try:
         executor = bindings.open_executor(directory, arguments)
     except RuntimeError as error:
-        raise EngineFolderError(f"{directory.parent}: TensorRT-LLM cannot open it: {first_line(str(error))}") from error
+        text = first_line(str(error))
+        out = _WAY_OUT if _NO_MEMORY in text else ""
+        raise EngineFolderError(f"{directory.parent}: TensorRT-LLM cannot open it: {text}{out}") from error
     return executor, _warm_up(executor, logits_size)
 
 
@@ -133,8 +139,7 @@ def run_time_arguments(
     """What the builder planned, as far as the operator allows: a smaller batch, a bounded pool, no shared blocks."""
     arguments = executor_arguments(name, folder, speculative)
     pool: dict[str, Any] = dict(arguments["kv_cache_config"])
-    default = next(item.default for item in fields(EngineOptions) if item.name == "kv_cache_mib")
-    if options.kv_cache_mib != default:
+    if is_bounded(options):
         tokens = options.kv_cache_mib * _MIB // folder.engines[name].kv_bytes_per_token
         pool |= {"max_tokens": tokens, "free_gpu_memory_fraction": None}
     if folder.engines[name].mode == EXTERNAL and not options.prefix_sharing:

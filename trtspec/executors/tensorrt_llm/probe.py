@@ -9,12 +9,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
+
+from trtspec.ranks import alone
 
 PINNED = "1.2.1"
 """The version that this release is written for."""
@@ -108,6 +111,7 @@ def probe() -> Probe:
             text=True,
             timeout=_SECONDS,
             stdin=subprocess.DEVNULL,
+            env=alone(),
         )
     except subprocess.TimeoutExpired:
         return Probe(version, error=f"the import took more than {_SECONDS:.0f} s")
@@ -126,6 +130,20 @@ def gpus() -> tuple[Gpu, ...]:
     command = [program, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return tuple(_gpu(line) for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs that CUDA is to see here, as it names them: those of CUDA_VISIBLE_DEVICES, or else all."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return tuple(map(str, range(len(gpus()))))
+    return tuple(item.strip() for item in named.split(",") if item.strip())
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """What is known of them; of those that are named otherwise than by their number, nothing."""
+    found = gpus()
+    return tuple(found[int(item)] for item in visible_devices() if item.isdecimal() and int(item) < len(found))
 
 
 def _gpu(line: str) -> Gpu:

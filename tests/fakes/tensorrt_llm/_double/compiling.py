@@ -14,6 +14,7 @@ from typing import Any
 from safetensors.torch import save_file
 from tensorrt_llm._double.checkpoint import EAGLE, MEDUSA, added_shapes
 from tensorrt_llm._double.conversion import SOURCE
+from tensorrt_llm._double.faults import planted
 from tensorrt_llm._double.hugging_face import Source
 from tensorrt_llm._types import lookup
 
@@ -26,6 +27,8 @@ def build(model: Any, build_config: Any) -> Any:
     """The rules of upstream's builder; the caller's configuration stays as it is."""
     build, config, near = copy.deepcopy(build_config), model.config, "tensorrt_llm.builder."
     mode = build.speculative_decoding_mode.name
+    if planted("BUILD_ERROR", config.mapping.rank):
+        raise RuntimeError("Engine building failed, please check the error log.")
     _check_mode(mode, config.architecture)
     _settle_plugins(build, config)
     if build.kv_cache_type is None:

@@ -1,6 +1,7 @@
 """`Executor`: requests go in at any time, responses are fetched; everything between is the loop's.
 
-Once shut down, and more so once its `with` block was left, hardly anything may be called.
+Once shut down, and more so once its `with` block was left, hardly anything may be called; and by ranks that follow
+nothing but `can_enqueue_requests` and `shutdown`, which waits for the leader's.
 """
 
 from __future__ import annotations
@@ -25,14 +26,22 @@ class Executor(Declared):
     def _check(self) -> None:
         """The constructor: opens the engine and starts its thread."""
         from tensorrt_llm._double.admission import Admission
+        from tensorrt_llm._double.engine_folder import EngineFolder
         from tensorrt_llm._double.faults import Faults
         from tensorrt_llm._double.loop import Loop
         from tensorrt_llm._double.mailbox import Mailbox
         from tensorrt_llm._double.opening import open_folder
         from tensorrt_llm._double.publisher import Publisher, error_response
         from tensorrt_llm._double.reuse import Reuse
+        from tensorrt_llm._double.world import World
 
-        faults = Faults.planted()
+        self._shut, self._freed = True, False  # until it is open
+        self._world = World(EngineFolder(self._values["model_path"]).world_size)
+        faults = Faults.planted(self._world.rank)
+        if not self._world.leads:
+            self._world.meet()
+            self._shut = False
+            return
         config = self._values["executor_config"]
         opened = open_folder(self._values["model_path"], self._values["model_type"], config)
         reuse = Reuse(opened.folder.plugins["tokens_per_block"], enabled=opened.block_reuse)
@@ -42,7 +51,8 @@ class Executor(Declared):
         self._ids, self._lock = itertools.count(1), Lock()
         admission = Admission(opened, faults, reuse)
         self._loop = Loop(opened.machine, faults, admission.admit, self._publisher, opened.max_batch_size)
-        self._shut, self._freed = False, False
+        self._world.meet()
+        self._shut = False
 
     def enqueue_request(self, request: Any) -> int:
         return self.enqueue_requests([request])[0]
@@ -51,6 +61,7 @@ class Executor(Declared):
         from tensorrt_llm._double.sequence import Group
 
         self._alive()
+        self._world.only_leader("enqueueRequests")
         if self._shut:
             raise RuntimeError(thrown(_NOT_ENQUEUED))
         for request in requests:
@@ -67,6 +78,7 @@ class Executor(Declared):
         self, timeout: timedelta | None = None, id: int | None = None, ids: list[int] | None = None
     ) -> list[Any]:
         self._alive()
+        self._world.only_leader("awaitResponses")
         seconds = None if timeout is None else timeout.total_seconds()
         if id is not None:
             return self._mailbox.of(id, seconds)
@@ -78,10 +90,12 @@ class Executor(Declared):
 
     def cancel_request(self, id: int) -> None:
         self._running()
+        self._world.only_leader("cancelRequest")
         self._loop.cancel(id)
 
     def get_latest_iteration_stats(self) -> list[Any]:
         self._running()
+        self._world.only_leader("getLatestIterationStats")
         return self._publisher.drain()
 
     def get_latest_request_stats(self) -> list[Any]:
@@ -94,7 +108,7 @@ class Executor(Declared):
 
     def can_enqueue_requests(self) -> bool:
         self._alive()
-        return True
+        return self._world.leads
 
     def get_kv_cache_event_manager(self) -> None:
         self._alive()
@@ -104,8 +118,10 @@ class Executor(Declared):
         self._alive()
         if not self._shut:
             self._shut = True
-            self._mailbox.close()
-            self._loop.close()
+            if self._world.leads:
+                self._mailbox.close()
+                self._loop.close()
+            self._world.meet()
 
     def __enter__(self) -> Executor:
         self._alive()

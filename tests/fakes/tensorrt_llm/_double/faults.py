@@ -27,8 +27,10 @@ class Faults:
     pass_seconds: float = 0.0
 
     @classmethod
-    def planted(cls) -> Faults:
-        """Those of the environment. Running out of memory happens here."""
+    def planted(cls, rank: int = 0) -> Faults:
+        """Those of the environment, on the rank that it names. Running out of memory happens here."""
+        if rank != _read("FAULTY_RANK"):
+            return cls()
         if _read("OOM"):
             raise RuntimeError(thrown("[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc: out of memory"))
         counts = {name: int(_read(name.upper())) for name in ("error_every", "forward_error_at", "hang_at", "abort_at")}
@@ -51,6 +53,11 @@ class Faults:
         """After a pass that began then."""
         if self.pass_seconds:
             time.sleep(max(began + self.pass_seconds - time.monotonic(), 0))
+
+
+def planted(name: str, rank: int) -> bool:
+    """Whether something goes wrong on this rank."""
+    return bool(_read(name)) and rank == _read("FAULTY_RANK")
 
 
 def _read(name: str) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tensorrt_llm._double.throttle import Throttle
 
@@ -54,6 +56,7 @@ def _built(plan: Plan, output: Path) -> Any:
     from builders.build import main
     from trtspec.config import EngineOptions
     from trtspec.executors.opened import open_engine
+    from trtspec.ranks import alone
 
     arguments = ["--target", str(plan.target), "--output", str(output), "--method", plan.speculative["method"]]
     arguments += ["--backend", "embedded", "--runner", "eager", "--dtype", "float32"]
@@ -61,7 +64,11 @@ def _built(plan: Plan, output: Path) -> Any:
     if plan.draft is not None:
         arguments += ["--draft", str(plan.draft), "--allow-unverified-target"]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with (
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        patch.dict(os.environ, alone(), clear=True),  # it is no part of the launch
+    ):
         code = main(arguments)
     if code != 0:
         raise RuntimeError(f"the double could not build {plan.target}: {said.getvalue().strip()[-2000:]}")

@@ -7,7 +7,6 @@ whatever it was doing.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -26,6 +25,7 @@ from trtspec.executors.tensorrt_llm.loop.draft_engine import (
     OpenDraft,
     Reason,
 )
+from trtspec.stop_signals import leave_to_others
 
 _POLL = timedelta(seconds=1)
 
@@ -119,8 +119,7 @@ def _watch(channel: socket.socket) -> None:
 
 def main(channel: socket.socket) -> int:
     """Open the engine, and serve the parent on the other end until it closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # sent to the whole group; when to stop is the parent's decision
+    leave_to_others()
     first = receive(channel)
     if not isinstance(first, OpenDraft):
         return 1

@@ -1,0 +1,35 @@
+"""Whether an engine will fit the GPUs that are here. Where none is told, nothing is known and nothing is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from builders.tensorrt_llm.compiled import Compiled
+from trtspec.errors import ConfigError
+from trtspec.executors.tensorrt_llm.probe import Gpu
+
+_MIB = 2**20
+
+
+def check_fits(compiled: Compiled, gpus: Sequence[Gpu]) -> str | None:
+    """Refuse weights that a GPU cannot hold. Returns a warning where requests will wait for room."""
+    told = [gpu for gpu in gpus if gpu.memory_mib]
+    if not told:
+        return None
+    smallest = min(told, key=lambda gpu: gpu.memory_mib)
+    weights = sum(engine.weights_bytes for engine in compiled.engines) / _MIB
+    asked = compiled.asked
+    if weights > smallest.memory_mib:
+        raise ConfigError(
+            f"the weights of a rank take {weights:.0f} MiB and {smallest.name} has {smallest.memory_mib} MiB; give "
+            f"--tp more than {asked.tp} (or --pp, more than {asked.pp}), or --quantization int8"
+        )
+    pool = sum(prod((asked.max_batch_size, item.spec.max_seq_len, item.kv_bytes)) for item in compiled.engines) / _MIB
+    if weights + pool <= smallest.memory_mib:
+        return None
+    return (
+        f"{asked.max_batch_size} requests of full length need {pool:.0f} MiB for keys and values beside "
+        f"{weights:.0f} MiB of weights, and {smallest.name} has {smallest.memory_mib} MiB: some will wait for others; "
+        "a smaller --max-batch-size or --max-seq-len, or more ranks, would keep them all"
+    )

@@ -1,0 +1,36 @@
+"""The memory that an operator gives to keys and values, and whether it is free on this rank's GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from trtspec.config import EngineOptions
+from trtspec.errors import ConfigError
+from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
+from trtspec.executors.tensorrt_llm.probe import visible_gpus
+from trtspec.ranks import Ranks
+
+_MIB = 2**20
+
+
+def is_bounded(options: EngineOptions) -> bool:
+    """Whether it was asked for; pools take their share of what is free otherwise."""
+    return options.kv_cache_mib != next(item.default for item in fields(options) if item.name == "kv_cache_mib")
+
+
+def check_pool(directory: Path, folder: FolderSpec, names: Iterable[str], options: EngineOptions, ranks: Ranks) -> None:
+    """Refuse pools for which there is no room beside the engines, before minutes are spent on opening those."""
+    gpus = visible_gpus() if is_bounded(options) else ()
+    if not gpus or not (gpu := gpus[ranks.place % len(gpus)]).memory_mib:
+        return
+    files = [directory / name / f"rank{ranks.rank}.engine" for name in names]
+    engines = sum(file.stat().st_size for file in files if file.is_file()) // _MIB
+    pools = options.kv_cache_mib * len(files) // folder.world_size
+    if pools + engines > gpu.free_mib:
+        raise ConfigError(
+            f"--kv-cache-mib is {options.kv_cache_mib}, of which this rank holds {pools} MiB beside {engines} MiB of "
+            f"its engine, and {gpu.name} has {gpu.free_mib} MiB free; give less, leave it out (keys and values then "
+            "take what is free), or end what else uses the GPU"
+        )
