@@ -35,6 +35,7 @@ from builders.choices import (
 from builders.drafts.asked import asked_draft
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
+from builders.packages import require_packages
 from builders.progress import stop_printing, working_on
 from builders.recipe import ENGINES, Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
@@ -95,7 +96,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
         print(f"up to date: {output} (engine {found.engine_id[:12]}); --force builds it again")
         return 0
     be_considerate()
-    stages.require_packages()
+    require_packages()
     with working_on("reading the headers of the checkpoint"):
         plan = make_plan(recipe, open_checkpoint(recipe.target))
     check_output(plan.output)
@@ -131,7 +132,7 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     check_asked(options.method, asked)
     given = None if options.target is None else options.target.expanduser().resolve()
     if METHODS[options.method].drafter is not None:
-        stages.require_packages()
+        require_packages()
     draft = asked_draft(
         options.method,
         options.draft,
