@@ -105,6 +105,11 @@ REQUESTS = [
     ask("sampled", seed=7, sampling=SamplingParams(temperature=0.9, top_k=12)),
     ask("nucleus", seed=8, sampling=NUCLEUS),
     ask("likely", seed=9, sampling=SamplingParams(temperature=1.2, min_p=0.2)),
+    ask(
+        "all penalties",
+        seed=10,
+        sampling=SamplingParams(0.8, 12, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.1),
+    ),
     ask("one", 1),
     ask("stopped", stop_ids=frozenset(range(100, 180))),
     ask("held", 30, stop_ids=frozenset(range(20, 250)), sampling=SamplingParams(min_tokens=10)),
