@@ -59,7 +59,7 @@ def seen(root: Path) -> list[Seen]:
     found = seen_texts(root / "target", [tokenizer(prompt).input_ids for prompt in PROMPTS])
     write_medusa(root / "medusa", root / "target", found, heads=3)
     write_eagle(root / "eagle", root / "target", found)
-    write_eagle3(root / "eagle3", root / "target")
+    write_eagle3(root / "eagle3", root / "target", found)
     (root / "draft_model").symlink_to(root / "target", target_is_directory=True)
     return found
 
@@ -106,7 +106,7 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
         if flow == "engine" or name in ("none", "draft_model"):
             assert mine.stats.accepted == theirs.stats.accepted
             assert mine.stats.decode_passes == theirs.stats.decode_passes
-    if name not in ("none", "eagle3"):
+    if name != "none":
         assert sum(item.stats.accepted for item in found) > 5
 
 

@@ -77,7 +77,7 @@ def write_drafters(subject: Subject, root: Path, prompts: Sequence[Prompt]) -> N
     seen = seen_texts(subject.model, prompts)
     write_medusa(root / "medusa", subject.model, seen, heads=3)
     write_eagle(root / "eagle", subject.model, seen)
-    write_eagle3(root / "eagle3", subject.model)
+    write_eagle3(root / "eagle3", subject.model, seen)
     (root / "draft_model").symlink_to(subject.model, target_is_directory=True)
 
 
