@@ -16,9 +16,11 @@ from tests.engines import Collected, collect
 from tests.fakes.installed import tensorrt_llm_double
 from tests.live.conftest import ATTENTION_SHARE
 from tests.models import tiny_llama, tiny_tokenizer
+from trtspec import manifest as manifests
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError
 from trtspec.executors import open_executor
+from trtspec.executors.tensorrt_llm import engine_spec
 from trtspec.types import OutputLaw, Request, SamplingParams
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
@@ -108,6 +110,37 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
             assert mine.stats.decode_passes == theirs.stats.decode_passes
     if name != "none":
         assert sum(item.stats.accepted for item in found) > 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "algorithm", "ranks"),
+    [
+        (("--pp", "2", "--quantization", "int4"), "W4A16", 2),
+        pytest.param(("--pp", "2", "--tp", "2"), None, 4, marks=pytest.mark.slow),
+        pytest.param(("--quantization", "int8"), "W8A16", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_stages_and_quantized_weights(
+    flags: tuple[str, ...], algorithm: str | None, ranks: int, root: Path, seen: list[Seen], tmp_path: Path
+) -> None:
+    """Each rank is compiled for its place, with its quantization; the double computes with the weights as they are."""
+    plain = {"method": "none"}
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", plain, "--timing-cache", str(root / "timings"), *flags)
+    embedded = build(root, "embedded", tmp_path / "embedded", plain, "--runner", "eager", "--dtype", "float32")
+    found, folder = manifests.read(compiled, verify=True), engine_spec.read(compiled)
+    asked = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert found.quantization == asked.get("--quantization", "none")
+    assert (folder.pp, folder.tp) == (int(asked.get("--pp", "1")), int(asked.get("--tp", "1")))
+    engines = sorted(name for name in found.artifacts if name.endswith(".engine"))
+    assert engines == [f"target/rank{rank}.engine" for rank in range(ranks)]
+    built = json.loads((compiled / "target" / "config.json").read_text())["pretrained_config"]
+    assert built["quantization"]["quant_algo"] == algorithm
+    assert built["mapping"]["pp_size"] == folder.pp and built["mapping"]["world_size"] == ranks
+    assert ("skipped" in found.smoke) is (ranks > 1)
+    expected = asyncio.run(said(embedded, seen, 0, EngineOptions(threads=1, kv_cache_mib=16)))
+    assert [item.ids for item in asyncio.run(said(compiled, seen, 0, EngineOptions()))] == [
+        item.ids for item in expected
+    ]
 
 
 def test_typical_acceptance_is_greedy_where_a_request_is(root: Path, seen: list[Seen], tmp_path: Path) -> None:
