@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,8 +128,7 @@ def run_time_arguments(
     """What the builder planned, as far as the operator allows: a smaller batch, a bounded pool, no shared blocks."""
     arguments = executor_arguments(name, folder, speculative)
     pool: dict[str, Any] = dict(arguments["kv_cache_config"])
-    default = next(item.default for item in fields(EngineOptions) if item.name == "kv_cache_mib")
-    if options.kv_cache_mib != default:
+    if options.kv_cache_mib is not None:
         tokens = options.kv_cache_mib * _MIB // folder.engines[name].kv_bytes_per_token
         pool |= {"max_tokens": tokens, "free_gpu_memory_fraction": None}
     pool["enable_block_reuse"] = pool["enable_block_reuse"] and options.prefix_sharing

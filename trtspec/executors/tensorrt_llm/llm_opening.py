@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +66,7 @@ def run_time_arguments(
     folder: FolderSpec, manifest: Manifest, speculative: SpeculativeConfig, options: EngineOptions
 ) -> dict[str, Any]:
     """What the builder planned, as far as the operator allows; speculation itself may only be left out."""
-    default = next(item.default for item in fields(EngineOptions) if item.name == "kv_cache_mib")
-    if options.kv_cache_mib != default:
+    if options.kv_cache_mib is not None:
         raise ConfigError("--kv-cache-mib: the pytorch flow takes a share of the GPU's memory; leave it out")
     planned = dict(folder.llm)
     if speculative.method is Method.NONE:
