@@ -7,6 +7,7 @@ numbers is where it belongs.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def write_eagle(path: Path, target: Path, seen: Sequence[Seen]) -> None:
     tensors: dict[str, Tensor] = {}
     for name, shape in layer_shapes(model_config(raw, target).decoder).items():
         if name != "input_layernorm.weight":
-            tensors[f"layers.0.{name}"] = scale(name, 1.0) * torch.randn(shape, generator=generator)
+            tensors[f"layers.0.{name}"] = drawn(name, shape, generator)
     hidden = states.shape[1]
     tensors["fc.weight"] = torch.cat([fitted(embeddings, states), torch.zeros(hidden, hidden)], dim=1)
     tensors["fc.bias"] = torch.zeros(hidden)
@@ -92,20 +93,26 @@ def write_eagle3(path: Path, target: Path, seen: Sequence[Seen]) -> None:
     shapes = {f"midlayer.{name}": shape for name, shape in layer_shapes(decoder, 2 * hidden).items()}
     shapes |= {"midlayer.hidden_norm.weight": (hidden,), "fc.weight": (hidden, 3 * hidden), "norm.weight": (hidden,)}
     shapes["lm_head.weight"] = (decoder.vocab_size, hidden)
-    tensors = {
-        name: torch.ones(shape) if "norm" in name else scale(name, 0.1) * torch.randn(shape, generator=generator)
-        for name, shape in shapes.items()
-    }
+    tensors = {name: drawn(name, shape, generator) for name, shape in shapes.items()}
     read = [torch.cat([text.layers[layer][:-2] for text in seen]) for layer in (2, count // 2, count - 3)]
     fused = torch.cat(read, dim=1) @ tensors["fc.weight"].T
-    states = fused / fused.pow(2).mean(dim=1, keepdim=True).add(decoder.rms_norm_eps).sqrt()
+    states = normalised(fused, decoder.rms_norm_eps) * tensors["norm.weight"]
     tensors["lm_head.weight"] = fitted(states, _one_hot(seen, 2, decoder.vocab_size))
     _write(path, raw, tensors, "model.safetensors")
 
 
-def scale(name: str, usual: float) -> float:
-    """Quiet are those by which a layer adds to its input."""
-    return usual * _QUIET if name.endswith(("o_proj.weight", "down_proj.weight")) else usual
+def normalised(states: Tensor, epsilon: float) -> Tensor:
+    """As RMSNorm does it, with a weight of ones."""
+    return states / states.pow(2).mean(dim=-1, keepdim=True).add(epsilon).sqrt()
+
+
+def drawn(name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """A tensor of a layer, whose output is as wide as its input; those by which it adds to its input are quiet."""
+    values = torch.randn(*shape, generator=generator)
+    if "norm" in name:
+        return 1 + values / 10
+    loudness = _QUIET if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+    return loudness / math.sqrt(shape[-1]) * values
 
 
 def _one_hot(seen: Sequence[Seen], ahead: int, vocabulary: int) -> Tensor:

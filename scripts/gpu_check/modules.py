@@ -20,7 +20,7 @@ from torch import Tensor
 from builders.checkpoint import FINAL_NORM, HEAD, layer_shapes, layer_tensor
 from builders.model_config import model_config, read_json
 from builders.tensor_files import SINGLE
-from scripts.gpu_check.drafters import Seen, fitted, scale
+from scripts.gpu_check.drafters import Seen, drawn, fitted, normalised
 
 _EXPERTS, _CHOSEN = 8, 2
 _SAME = (
@@ -33,22 +33,19 @@ _SAME = (
 
 def fitted_module(target: Path, seen: Sequence[Seen]) -> dict[str, Tensor]:
     """A module under DeepSeek-V3's names: a layer that does nearly nothing, after a fusion that was fitted to give a
-    token's state from its embedding."""
+    token's state from its embedding and the state before it."""
     raw, tensors = read_json(target / "config.json"), load_file(target / SINGLE)
     decoder = model_config(raw, target).decoder
-    embeddings = torch.cat([item.embeddings for item in seen])
     norm = tensors[FINAL_NORM].float()
-    inputs = embeddings / embeddings.pow(2).mean(dim=1, keepdim=True).add(decoder.rms_norm_eps).sqrt()
-    states = torch.cat([item.states for item in seen]) / norm
+    embeddings = torch.cat([item.embeddings[1:] for item in seen])
+    before, states = (torch.cat([item.states[rows] for item in seen]) for rows in (slice(-1), slice(1, None)))
+    inputs = torch.cat([normalised(item, decoder.rms_norm_eps) for item in (embeddings, before)], dim=1)
     hidden, generator = decoder.hidden_size, torch.Generator().manual_seed(3)
-    module = {
-        name: torch.ones(shape) if "norm" in name else scale(name, 1.0) * torch.randn(shape, generator=generator)
-        for name, shape in layer_shapes(decoder).items()
-    }
+    module = {name: drawn(name, shape, generator) for name, shape in layer_shapes(decoder).items()}
     module |= {
         "enorm.weight": torch.ones(hidden),
         "hnorm.weight": torch.ones(hidden),
-        "eh_proj.weight": torch.cat([fitted(inputs, states), torch.zeros(hidden, hidden)], dim=1),
+        "eh_proj.weight": fitted(inputs, states / norm),
         "shared_head.norm.weight": norm,
         "shared_head.head.weight": tensors[HEAD],
         "embed_tokens.weight": tensors["model.embed_tokens.weight"],
