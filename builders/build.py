@@ -28,6 +28,7 @@ from builders.drafts.asked import asked_draft
 from builders.flags import parser
 from builders.folder import check_output
 from builders.methods import METHODS, check_asked, resolve
+from builders.packages import require_packages
 from builders.progress import silence, stop_printing, working_on
 from builders.recipe import Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
@@ -81,7 +82,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
         print(f"up to date: {output} (engine {found.engine_id[:12]}); --force builds it again")
         return 0
     be_considerate()
-    stages.require_packages()
+    require_packages()
     with working_on("reading the headers of the checkpoint"):
         plan = make_plan(recipe, open_checkpoint(recipe.target))
     check_output(plan.output)
@@ -119,7 +120,7 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
     check_followed(asked, Method(options.method), EMBEDDED)
     given = None if options.target is None else options.target.expanduser().resolve()
     if METHODS[options.method].drafter is not None:
-        stages.require_packages()
+        require_packages()
     draft = asked_draft(
         options.method,
         options.draft,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from builders.packages import require_packages
 from builders.safetensors_file import TensorInfo
 from trtspec.errors import CheckpointError, ConfigError
 from trtspec.executors.embedded.decoder_config import DecoderConfig
@@ -69,6 +70,7 @@ class Checkpoint(Protocol):
 def open_checkpoint(path: Path, flag: str = "--target") -> Checkpoint:
     """Read the headers of a Hugging Face folder or a `.gguf` file, and check all that they say; `flag` named it."""
     if path.suffix == ".gguf" and path.is_file():
+        require_packages(("gguf",))
         from builders.gguf_file import open_gguf
 
         checkpoint: Checkpoint = open_gguf(path)

@@ -6,23 +6,21 @@ What can be checked without weights and tokenizer was checked before, in `builde
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trtspec
 from builders import folder
-from builders.inputs import Input, fingerprint, unchanged
-from builders.progress import progress_bars, working_on
-from builders.recipe import Plan, Recipe
+from builders.inputs import Input, unchanged
+from builders.packages import NEEDED
+from builders.progress import working_on
+from builders.publishing import Wanted, build_folder, with_smoke
+from builders.recipe import Plan
 from trtspec import generation, manifest
-from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
+from trtspec.errors import EngineFolderError
 from trtspec.executors.embedded import decoder_config
 from trtspec.manifest import Manifest
 
@@ -32,44 +30,18 @@ if TYPE_CHECKING:
     from builders.drafts.source import DraftSource
     from builders.text import TextArtifact
 
-_NEEDED = ("torch", "transformers", "safetensors", "gguf")
 _HEADROOM_BYTES = 64 << 20
 """Disk space for everything that is not weights."""
 
 
-def require_packages(needed: Sequence[str] = _NEEDED) -> None:
-    """Say what to install before anything is read."""
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        raise MissingDependency(
-            f"building needs the package {missing[0]}, which is not installed; pip install 'trtspec[embedded]'"
-        )
-
-
 def build_engine(plan: Plan, argv: Sequence[str]) -> Manifest:
     """Run every stage, and put the engine in its place."""
-    began = time.monotonic()
-    folder.check_output(plan.output)
-    output = plan.output.resolve()
-    with folder.staging(output) as directory:
-        _check_space(plan, directory)
-        inputs = _hash_inputs(plan.recipe)
-        finished = _fill(plan, directory)
-        build = {
-            "argv": list(argv),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - began, 1),
-            "recipe": plan.recipe.sha256,
-            "inputs": [item.to_dict() for item in inputs],
-        }
-        finished = replace(finished, build={**build, **finished.build})
-        manifest.write(finished, directory)
-        folder.publish(directory, output)
-    return finished
+    needed = plan.packed_bytes + _HEADROOM_BYTES
+    return build_folder(plan.output, plan.recipe, partial(_fill, plan), argv, needed)
 
 
-def _fill(plan: Plan, directory: Path) -> Manifest:
+def _fill(plan: Plan, directory: Path, inputs: Sequence[Input]) -> Manifest:
     """All files but the manifest, and the manifest as a value."""
-    from builders.smoke import run_smoke
     from builders.text import load_tokenizer, pack_text
 
     with working_on("packing the tokenizer"):
@@ -79,9 +51,7 @@ def _fill(plan: Plan, directory: Path) -> Manifest:
     made = _target(plan, text, directory)
     if source is not None:
         made = _with_drafter(plan, source, made, directory)
-    made = replace(made, artifacts=folder.list_artifacts(directory))
-    with folder.trial(directory, made) as view, working_on("generating a few tokens"):
-        return replace(made, smoke=run_smoke(view, made).to_dict())
+    return with_smoke(replace(made, artifacts=folder.list_artifacts(directory)), directory)
 
 
 def _fitting(
@@ -140,35 +110,19 @@ def _with_drafter(plan: Plan, source: DraftSource, target: Manifest, directory: 
     return target
 
 
-def _check_space(plan: Plan, directory: Path) -> None:
-    needed, free = plan.packed_bytes + _HEADROOM_BYTES, shutil.disk_usage(directory).free
-    if free < needed:
-        raise ConfigError(f"--output {plan.output}: the engine needs {needed} bytes and {free} are free on that disk")
-
-
-def _hash_inputs(recipe: Recipe) -> list[Input]:
-    files = recipe.inputs
-    with progress_bars() as bars:
-        return [fingerprint(name, files[name]) for name in bars.track(files, description="inputs")]
-
-
 def _versions(plan: Plan) -> Mapping[str, str]:
-    packages = [*_NEEDED, *(["openvino"] if plan.recipe.runner.value == "openvino" else [])]
+    packages = [*NEEDED, *(["openvino"] if plan.recipe.runner.value == "openvino" else [])]
     return {"trtspec": trtspec.__version__} | {name: importlib.metadata.version(name) for name in packages}
 
 
-class Wanted(Protocol):
-    """What an engine is compared by with one that was built before."""
+class Placed(Wanted, Protocol):
+    """What was asked for, and where an earlier build may have put it."""
 
-    @property
-    def inputs(self) -> Mapping[str, Path]: ...
-    @property
-    def sha256(self) -> str: ...
     @property
     def possible_outputs(self) -> list[Path]: ...
 
 
-def finished_before(recipe: Wanted) -> tuple[Path, Manifest] | None:
+def finished_before(recipe: Placed) -> tuple[Path, Manifest] | None:
     """The engine that this recipe already made from these inputs, if it is whole."""
     files = recipe.inputs
     for output in recipe.possible_outputs:

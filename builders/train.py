@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builders import build, demo_model, stages
+from builders import build, demo_model
+from builders.packages import require_packages
 from builders.progress import stage_bars
 from builders.training.recipe import STYLES, Training
 from builders.training.schedule import Budget
@@ -75,7 +76,7 @@ def _without_place(argument: str) -> str:
 def _run(options: argparse.Namespace, command: str) -> int:
     _check(options)
     be_considerate()
-    stages.require_packages()
+    require_packages()
     engine = _engine(options.target, options.work)
     from builders.training.course import take
     from builders.training.target import Target

@@ -13,32 +13,49 @@ from trtspec.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddedOptions:
+    """What embedded engines alone have a default for: elsewhere these are refused, or bound nothing unless given."""
+
+    max_pass_tokens: int = 256
+    kv_cache_mib: int = 1024
+    kv_block_tokens: int = 0
+    threads: int = 0
+    device: str = "auto"
+    cuda_graphs: bool = True
+
+
+_DEFAULTS = {item.name: item.default for item in fields(EmbeddedOptions)}
+
+
+def _left_open(name: str, text: str, **more: Any) -> Any:
+    """A field that is None where it was not given; its help tells what an embedded engine then takes."""
+    return field(default=None, metadata={"help": text, "default": _DEFAULTS[name], **more})
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Run-time options of an engine; none of them changes what tokens it emits."""
 
     max_batch_size: int = field(default=16, metadata={"help": "requests decoded together", "min": 1})
-    max_pass_tokens: int = field(
-        default=256, metadata={"help": "tokens one pass may process, prefill chunks and draft nodes included", "min": 1}
+    max_pass_tokens: int | None = _left_open(
+        "max_pass_tokens", "tokens one pass may process, prefill chunks and draft nodes included", min=1
     )
-    kv_cache_mib: int = field(
-        default=1024,
-        metadata={"help": "memory for keys and values, in MiB; kept prefixes fill it over time", "min": 1},
+    kv_cache_mib: int | None = _left_open(
+        "kv_cache_mib", "memory for keys and values, in MiB; kept prefixes fill it over time", min=1
     )
-    kv_block_tokens: int = field(
-        default=0, metadata={"help": "token positions in a block of the KV cache; 0 is the runner's choice", "min": 0}
+    kv_block_tokens: int | None = _left_open(
+        "kv_block_tokens", "token positions in a block of the KV cache; 0 is the runner's choice", min=0
     )
     prefix_sharing: bool = field(
         default=True, metadata={"help": "requests of a tenant share the cache of equal prompt beginnings"}
     )
-    threads: int = field(default=0, metadata={"help": "CPU threads of the engine; 0 takes all cores", "min": 0})
-    device: str = field(
-        default="auto",
-        metadata={
-            "help": "where the engine computes; auto is a GPU where there is one and the engine's runner is eager",
-            "choices": ("auto", "cpu", "cuda"),
-        },
+    threads: int | None = _left_open("threads", "CPU threads of the engine; 0 takes all cores", min=0)
+    device: str | None = _left_open(
+        "device",
+        "where the engine computes; auto is a GPU where there is one and the engine's runner is eager",
+        choices=("auto", "cpu", "cuda"),
     )
-    cuda_graphs: bool = field(default=True, metadata={"help": "on a GPU, replay passes of few tokens as CUDA graphs"})
+    cuda_graphs: bool | None = _left_open("cuda_graphs", "on a GPU, replay passes of few tokens as CUDA graphs")
     stall_seconds: int = field(
         default=300,
         metadata={"help": "TensorRT-LLM: time without any response after which the engine is restarted", "min": 1},
@@ -58,9 +75,17 @@ class EngineOptions:
     def __post_init__(self) -> None:
         for item in fields(self):
             value, flag = getattr(self, item.name), "--" + item.name.replace("_", "-")
+            if value is None:
+                continue
             least = item.metadata.get("min")
             if least is not None and value < least:
                 raise ConfigError(f"{flag} is {value}; allowed is {least} or more")
             choices = item.metadata.get("choices", (value,))
             if value not in choices:
                 raise ConfigError(f"{flag} is {value}; allowed is {', '.join(choices)}")
+
+    @property
+    def embedded(self) -> EmbeddedOptions:
+        """What was given, with an embedded engine's defaults for the rest."""
+        given = {name: getattr(self, name) for name in _DEFAULTS}
+        return EmbeddedOptions(**{name: value for name, value in given.items() if value is not None})

@@ -6,24 +6,23 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builders import folder
 from builders.drafts.checks import TOKENIZER
 from builders.drafts.tokenizers import check_same_tokenizer
-from builders.inputs import Input, fingerprint
+from builders.inputs import Input
 from builders.model_config import eos_ids, read_json
-from builders.progress import progress_bars, working_on
-from builders.smoke import run_smoke
+from builders.progress import working_on
+from builders.publishing import build_folder
 from builders.tensorrt_llm.artifacts import Collected, Model
+from builders.tensorrt_llm.finishing import smoked, versions
 from builders.tensorrt_llm.order import Order
 from builders.tensorrt_llm.spelling import CONFIG, old_spelling
-from builders.tensorrt_llm.stages import versions
 from builders.text import load_tokenizer, pack_text
 from trtspec import manifest
 from trtspec.executors.tensorrt_llm.engine_spec import DRAFT, TARGET
@@ -65,28 +64,10 @@ class ModelText:
 
 def build_collected(collected: Collected, order: Order, argv: Sequence[str]) -> Manifest:
     """Run every stage, and put the folder in its place."""
-    began = time.monotonic()
-    output = order.place.resolve()
-    folder.check_output(output)
-    with folder.staging(output) as directory:
-        with progress_bars() as bars:
-            inputs = [fingerprint(name, order.inputs[name]) for name in bars.track(order.inputs, description="inputs")]
-        finished = _fill(collected, order, inputs, directory)
-        build = {
-            "argv": list(argv),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - began, 1),
-            "recipe": order.sha256,
-            "inputs": [item.to_dict() for item in inputs],
-            "arguments": collected.arguments(),
-        }
-        finished = replace(finished, build=build)
-        manifest.write(finished, directory)
-        folder.publish(directory, output)
-    return finished
+    return build_folder(order.place, order, partial(_fill, collected, order), argv)
 
 
-def _fill(collected: Collected, order: Order, inputs: Sequence[Input], directory: Path) -> Manifest:
+def _fill(collected: Collected, order: Order, directory: Path, inputs: Sequence[Input]) -> Manifest:
     target, source = collected.target, ModelText(collected.target)
     with working_on("packing the tokenizer"):
         text = pack_text(source, load_tokenizer(source), target.vocabulary_size, directory)
@@ -108,8 +89,9 @@ def _fill(collected: Collected, order: Order, inputs: Sequence[Input], directory
         target_sha256=files_sha256(inputs),
         drafter=record,
         versions=versions(),
+        build={"arguments": collected.arguments()},
     )
-    return replace(made, smoke=_smoke(made, collected, directory))
+    return smoked(made, directory, order.asked, "it needs {ranks} GPUs")
 
 
 def _drafter(collected: Collected, order: Order, directory: Path) -> DrafterRecord | None:
@@ -124,15 +106,6 @@ def _drafter(collected: Collected, order: Order, directory: Path) -> DrafterReco
             matched_by = TOKENIZER
     place_model(collected.draft.path, directory / DRAFT)
     return DrafterRecord("hugging face", None, matched_by)
-
-
-def _smoke(made: Manifest, collected: Collected, directory: Path) -> Mapping[str, Any]:
-    """A few tokens, where this machine's one process may start the engine."""
-    size = collected.asked.tp * collected.asked.pp
-    if size > 1:
-        return {"tokens": 0, "equal": None, "text": "", "skipped": f"it needs {size} GPUs"}
-    with folder.trial(directory, made) as view, working_on("generating a few tokens"):
-        return run_smoke(view, made).to_dict()
 
 
 def place_model(model: Path, place: Path) -> None:

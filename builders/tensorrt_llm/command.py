@@ -15,6 +15,7 @@ from builders.checkpoint import Checkpoint, open_checkpoint, stored_precision
 from builders.choices import Choice
 from builders.drafts.asked import asked_draft
 from builders.methods import METHODS, check_asked, resolve
+from builders.packages import require_packages
 from builders.progress import working_on
 from builders.recipe import context_tokens
 from builders.tensorrt_llm import artifacts
@@ -50,7 +51,7 @@ _EMBEDDED_FLAGS = {"runner": "auto", "calibration": None, "tree_nodes": None, "d
 def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> int:
     """Plan, print, and build unless it is a dry run."""
     _check_flags(options)
-    stages.require_packages(_NEEDED)
+    require_packages(_NEEDED)
     method, config = Method(options.method), _asked(options)
     asked = from_flags(options)
     flow = asked.flow_for(method)

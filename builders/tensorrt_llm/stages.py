@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from importlib import metadata
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import trtspec
 from builders import folder
 from builders.checkpoint import Checkpoint
 from builders.drafts.checks import match_identity
 from builders.drafts.source import DraftSource, OpenedDraft
 from builders.identity import target_sha256
-from builders.inputs import fingerprint
+from builders.inputs import Input
 from builders.pack_drafter import fit_drafter
-from builders.progress import progress_bars, working_on
-from builders.smoke import run_smoke
+from builders.progress import working_on
+from builders.publishing import build_folder
 from builders.tensorrt_llm.compiled import Compiled
 from builders.tensorrt_llm.compiling import compile_engine
 from builders.tensorrt_llm.export import export
+from builders.tensorrt_llm.finishing import smoked, versions
 from builders.tensorrt_llm.order import Order
 from builders.tensorrt_llm.spelling import in_old_spelling
 from builders.text import TextArtifact, load_tokenizer, pack_text
-from trtspec import manifest
-from trtspec.errors import ConfigError
-from trtspec.executors.tensorrt_llm.probe import PINNED
 from trtspec.manifest import UNVERIFIED, DrafterRecord, Manifest
 
 _SCRATCH = ".scratch"
@@ -48,29 +42,13 @@ class Drafter:
 
 def build_compiled(compiled: Compiled, order: Order, drafter: Drafter | None, argv: Sequence[str]) -> Manifest:
     """Run every stage, and put the folder in its place."""
-    began = time.monotonic()
-    output = order.place.resolve()
-    folder.check_output(output)
-    with folder.staging(output) as directory:
-        _check_space(compiled, order, directory)
-        with progress_bars() as bars:
-            inputs = [fingerprint(name, order.inputs[name]) for name in bars.track(order.inputs, description="inputs")]
-        finished = _fill(compiled, order, drafter, directory)
-        build = {
-            "argv": list(argv),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(time.monotonic() - began, 1),
-            "recipe": order.sha256,
-            "inputs": [item.to_dict() for item in inputs],
-            "arguments": compiled.arguments(),
-        }
-        finished = replace(finished, build=build)
-        manifest.write(finished, directory)
-        folder.publish(directory, output)
-    return finished
+    fill = partial(_fill, compiled, order, drafter)
+    return build_folder(order.place, order, fill, argv, _needed_bytes(compiled))
 
 
-def _fill(compiled: Compiled, order: Order, drafter: Drafter | None, directory: Path) -> Manifest:
+def _fill(
+    compiled: Compiled, order: Order, drafter: Drafter | None, directory: Path, inputs: Sequence[Input]
+) -> Manifest:
     """All files but the manifest, and the manifest as a value."""
     target = compiled.target.checkpoint
     with working_on("packing the tokenizer"):
@@ -88,7 +66,7 @@ def _fill(compiled: Compiled, order: Order, drafter: Drafter | None, directory: 
         shutil.rmtree(directory / _SCRATCH)
     compiled.folder.write(directory)
     made = replace(made, artifacts=folder.list_artifacts(directory))
-    return replace(made, smoke=_smoke(made, compiled, directory))
+    return smoked(made, directory, order.asked, "{ranks} ranks are served under mpirun")
 
 
 def _as_hugging_face(checkpoint: Checkpoint, dtype: str, place: Path) -> Path:
@@ -112,6 +90,7 @@ def _manifest(compiled: Compiled, order: Order, text: TextArtifact, drafter: Dra
         target_sha256=identity,
         drafter=None if drafter is None else _record(drafter, identity, order),
         versions=versions(),
+        build={"arguments": compiled.arguments()},
     )
 
 
@@ -125,26 +104,6 @@ def _record(drafter: Drafter, identity: str, order: Order) -> DrafterRecord:
     return DrafterRecord(drafter.draft.format, expected, shown)
 
 
-def _smoke(made: Manifest, compiled: Compiled, directory: Path) -> Mapping[str, Any]:
-    """A few tokens, where one process can serve the engine; more ranks need a launcher."""
-    size = compiled.asked.tp * compiled.asked.pp
-    if size > 1:
-        return {"tokens": 0, "equal": None, "text": "", "skipped": f"{size} ranks are served under mpirun"}
-    with folder.trial(directory, made) as view, working_on("generating a few tokens"):
-        return run_smoke(view, made).to_dict()
-
-
-def _check_space(compiled: Compiled, order: Order, directory: Path) -> None:
-    size = compiled.asked.tp * compiled.asked.pp
-    needed = int(_ROOM * sum(plan.weights_bytes for plan in compiled.engines) * size)
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise ConfigError(f"--output {order.place}: the engines need {needed} bytes and {free} are free on that disk")
-
-
-def versions() -> Mapping[str, str]:
-    """What built the folder."""
-    packages = ("torch", "transformers", "safetensors")
-    return {"trtspec": trtspec.__version__, "tensorrt-llm": PINNED} | {
-        name: metadata.version(name) for name in packages
-    }
+def _needed_bytes(compiled: Compiled) -> int:
+    ranks = compiled.asked.tp * compiled.asked.pp
+    return int(_ROOM * sum(plan.weights_bytes for plan in compiled.engines) * ranks)

@@ -53,5 +53,5 @@ async def measure(subject: Subject, prompts: Sequence[Prompt], tokens: int, opti
                 passes = len({record.pass_index for record in records})
                 count = sum(len(text.ids) for text in said)
                 stats = SpeculationStats.of(records)
-                found.append(Speed(method, concurrency, options.cuda_graphs, seconds, count, passes, stats))
+                found.append(Speed(method, concurrency, options.embedded.cuda_graphs, seconds, count, passes, stats))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from builders.build import main as build
 from trtspec.errors import TrtspecError
@@ -35,6 +35,8 @@ class Size:
     kv_heads: int
     spread: float
     """Standard deviation of its weights."""
+    family: str = "llama"
+    """Under the name that `transformers` has for it."""
 
 
 TINY = Size("tiny", torch.float32, vocabulary=512, hidden=64, layers=2, heads=4, kv_heads=2, spread=0.3)
@@ -93,20 +95,22 @@ def make_model(size: Size, root: Path) -> Subject:
 
 def _write_model(size: Size, directory: Path) -> None:
     torch.manual_seed(4)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        size.family,
         vocab_size=size.vocabulary,
         hidden_size=size.hidden,
         intermediate_size=8 * size.hidden // 3,
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         num_key_value_heads=size.kv_heads,
+        head_dim=size.hidden // size.heads,
         max_position_embeddings=MAX_POSITIONS,
         initializer_range=size.spread,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,
     )
-    model: LlamaForCausalLM = AutoModelForCausalLM.from_config(config, dtype=size.dtype)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=size.dtype)
     model.generation_config = GenerationConfig()
     model.save_pretrained(directory)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(size.vocabulary)}, unk_token="w0"))

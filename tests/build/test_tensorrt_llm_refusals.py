@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -221,6 +222,22 @@ def test_a_network_that_lacks_its_plugin_is_planned_and_not_compiled(
     assert main(argv) == 2
     assert "the plugin TopLogits" in (told := capsys.readouterr().err) and "--flow pytorch" in told
     assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("flag", ["--target", "--draft"])
+def test_a_gguf_file_needs_its_package(
+    flag: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside TensorRT-LLM it may be missing, which other checkpoints do not notice."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else find(name))
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    given = {"--target": target, "--draft": target, flag: tmp_path / "model.gguf"}
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "draft_model"]
+    argv += [str(item) for pair in given.items() for item in pair]
+    assert main(argv) != 0
+    assert "needs the package gguf, which is not installed; pip install" in capsys.readouterr().err
+    assert main(["--backend", "tensorrt_llm", "--dry-run", "--method", "none", "--target", str(target)]) == 0
 
 
 def test_a_reader_that_leaves_is_no_error(target: Path) -> None:

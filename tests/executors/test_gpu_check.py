@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -16,6 +18,7 @@ from scripts.gpu_check.equality import Check, Schedule, all_equal, drafts_pass, 
 from scripts.gpu_check.report import Section, render
 from scripts.gpu_check.running import Text
 from scripts.gpu_check.speed import Speed
+from scripts.gpu_check.tensorrt_llm.signatures import TABLE
 from tests.fakes.installed import tensorrt_llm_double
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.types import PassRecord
@@ -89,5 +92,31 @@ def test_every_method_of_tensorrt_llm_runs_over_the_double(tmp_path: Path) -> No
     with tensorrt_llm_double():
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 22 checks passed" in report.read_text()
+    assert "all 25 checks passed" in report.read_text()
     assert json.loads((tmp_path / "report.signatures.json").read_text())
+
+
+def imported(file: Path) -> Iterator[Path]:
+    """Files of `scripts` that a module names in its imports."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scripts."):
+            whole = Path(*str(node.module).split("."))
+            names = [whole.with_suffix(".py"), *(whole / f"{item.name}.py" for item in node.names)]
+            yield from (name for name in names if (ROOT / name).is_file())
+
+
+def test_the_image_has_all_that_gpu_check_needs() -> None:
+    lines = (ROOT / "scripts" / "deploy" / "Dockerfile").read_text().splitlines()
+    copied = {Path(source) for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]}
+
+    def in_image(file: Path) -> bool:
+        return bool(copied & {file, *file.parents})
+
+    needed = {Path("scripts/gpu-check"), Path("scripts/gpu_check/__main__.py"), TABLE.relative_to(ROOT)}
+    left = [Path("scripts/gpu_check/__main__.py")]
+    while left:
+        found = set(imported(ROOT / left.pop())) - needed
+        needed |= found
+        left += found
+    assert len(needed) > 12
+    assert [str(file) for file in sorted(needed) if not in_image(file)] == []

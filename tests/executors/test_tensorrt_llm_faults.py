@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from builders.build import main
 from tests.engines import Collected, collect
 from tests.fakes.installed import tensorrt_llm_double
-from trtspec.config import EngineOptions
+from trtspec.config import EmbeddedOptions, EngineOptions
 from trtspec.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -27,8 +28,10 @@ from trtspec.errors import (
 )
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
-from trtspec.executors.tensorrt_llm import executor_arguments
-from trtspec.types import Finish, FinishReason, Health, Request, SamplingParams, Started, StepOutput
+from trtspec.executors.tensorrt_llm import engine_spec, executor_arguments
+from trtspec.executors.tensorrt_llm.engine_spec import TARGET
+from trtspec.speculative import SpeculativeConfig
+from trtspec.types import Finish, FinishReason, Health, Method, Request, SamplingParams, Started, StepOutput
 
 PROMPT = (40, 50, 60, 40, 50, 60, 40)
 FLOWS = ("engine", "pytorch")
@@ -206,6 +209,29 @@ async def test_memory_that_is_too_small_names_the_folder(
     for flow in FLOWS:
         with pytest.raises(EngineFolderError, match=rf"{flow}: TensorRT-LLM cannot .*out of memory"):
             await open_executor(folders[flow], EngineOptions(), in_process=True)
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(EmbeddedOptions) if item.name != "kv_cache_mib"])
+async def test_an_embedded_engines_default_is_refused_where_it_is_given(name: str, folders: dict[str, Path]) -> None:
+    given = {name: getattr(EmbeddedOptions(), name)}
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} is for embedded engines"):
+        await open_executor(folders["engine"], EngineOptions(**given), in_process=True)
+
+
+async def test_the_pool_is_bounded_where_its_size_is_given(folders: dict[str, Path]) -> None:
+    """As large as the embedded default, too."""
+    from trtspec.executors.tensorrt_llm.compiled_opening import run_time_arguments
+
+    folder, given = engine_spec.read(folders["engine"]), EngineOptions(kv_cache_mib=EmbeddedOptions().kv_cache_mib)
+    pools = [
+        run_time_arguments(TARGET, folder, SpeculativeConfig(Method.NONE), options)["kv_cache_config"]
+        for options in (EngineOptions(), given)
+    ]
+    assert pools[0]["free_gpu_memory_fraction"] is not None and pools[0]["max_tokens"] is None
+    tokens = 1024 * 2**20 // folder.engines[TARGET].kv_bytes_per_token
+    assert pools[1]["free_gpu_memory_fraction"] is None and pools[1]["max_tokens"] == tokens
+    with pytest.raises(ConfigError, match="--kv-cache-mib: the pytorch flow takes a share"):
+        await open_executor(folders["pytorch"], given, in_process=True)
 
 
 async def test_an_engine_that_always_drafts_is_not_opened_without(folders: dict[str, Path]) -> None:

@@ -1,4 +1,4 @@
-"""Every method of both flows of TensorRT-LLM, from builder to executor over the double, beside the embedded backend."""
+"""Shapes and splits of compiled engines, from builder to executor over the double, beside the embedded backend."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from builders.build import main
-from scripts.gpu_check.drafters import Seen, seen_texts, write_eagle, write_eagle3, write_medusa
+from scripts.gpu_check.drafters import Seen, seen_texts, write_eagle, write_medusa
 from tests.engines import Collected, collect
 from tests.fakes.installed import mpi_world, tensorrt_llm_double
 from tests.live.conftest import ATTENTION_SHARE
 from tests.models import tiny_llama, tiny_tokenizer
+from trtspec import manifest as manifests
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError
 from trtspec.executors import open_executor
+from trtspec.executors.tensorrt_llm import engine_spec
 from trtspec.types import OutputLaw, Request, SamplingParams
 
 TREE = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
@@ -27,13 +29,9 @@ PROMPTS = ("the answer is the answer", "one two three one two three one two")
 ALLOW = "--allow-unverified-target"
 CHAIN3 = {"num_speculative_tokens": 3}
 CASES = {
-    "medusa, two ranks": ("engine", {"method": "medusa", **CHAIN3, "tree": TREE}, ("--tp", "2")),
-    "medusa, a chain": ("engine", {"method": "medusa", **CHAIN3}, ()),
-    "eagle, two ranks": ("engine", {"method": "eagle", **CHAIN3, "tree": TREE}, ("--tp", "2")),
-    "none": ("pytorch", {"method": "none"}, ()),
-    "ngram": ("pytorch", {"method": "ngram", "num_speculative_tokens": 4}, ()),
-    "draft_model": ("pytorch", {"method": "draft_model", **CHAIN3}, ()),
-    "eagle3": ("pytorch", {"method": "eagle3", **CHAIN3}, ()),
+    "medusa, two ranks": ({"method": "medusa", **CHAIN3, "tree": TREE}, ("--tp", "2")),
+    "medusa, a chain": ({"method": "medusa", **CHAIN3}, ()),
+    "eagle, two ranks": ({"method": "eagle", **CHAIN3, "tree": TREE}, ("--tp", "2")),
 }
 
 
@@ -45,9 +43,8 @@ def double() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target of eight layers, of which EAGLE-3 can read three; a smaller one of its family is the target again."""
     root = tmp_path_factory.mktemp("methods")
-    weights = tiny_llama(root / "target", seed=5, layers=8, max_positions=512) / "model.safetensors"
+    weights = tiny_llama(root / "target", seed=5, max_positions=512) / "model.safetensors"
     tensors = load_file(weights)
     quiet = {name: tensor * ATTENTION_SHARE for name, tensor in tensors.items() if name.endswith("o_proj.weight")}
     save_file(tensors | quiet, weights, metadata={"format": "pt"})
@@ -60,8 +57,6 @@ def seen(root: Path) -> list[Seen]:
     found = seen_texts(root / "target", [tokenizer(prompt).input_ids for prompt in PROMPTS])
     write_medusa(root / "medusa", root / "target", found, heads=3)
     write_eagle(root / "eagle", root / "target", found)
-    write_eagle3(root / "eagle3", root / "target")
-    (root / "draft_model").symlink_to(root / "target", target_is_directory=True)
     return found
 
 
@@ -69,7 +64,7 @@ def build(root: Path, backend: str, output: Path, config: dict[str, object], *fl
     method = str(config["method"])
     argv = ["--method", method, "--target", str(root / "target"), "--output", str(output), "--backend", backend]
     if (root / method).exists():
-        argv += ["--draft", str(root / method), *([ALLOW] if method != "draft_model" else [])]
+        argv += ["--draft", str(root / method), ALLOW]
     assert main([*argv, "--speculative-config", json.dumps(config), *flags]) == 0
     return output
 
@@ -85,18 +80,15 @@ async def said(engine: Path, seen: list[Seen], depth: int, options: EngineOption
         await executor.aclose()
 
 
-QUICK = ("medusa, two ranks", "ngram", "eagle3")
-
-
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+    "name", [name if name == "medusa, two ranks" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
 def test_text_and_acceptance_are_those_of_the_embedded_engine(
     name: str, root: Path, seen: list[Seen], tmp_path: Path
 ) -> None:
-    flow, config, flags = CASES[name]
+    config, flags = CASES[name]
     timings = ("--timing-cache", str(root / "timings"))
-    compiled = build(root, "tensorrt_llm", tmp_path / "engine", config, "--flow", flow, *timings, *flags)
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", config, *timings, *flags)
     embedded = build(root, "embedded", tmp_path / "embedded", config, "--runner", "eager", "--dtype", "float32")
     depth = int(str(config.get("num_speculative_tokens", 0)))
     expected = asyncio.run(said(embedded, seen, depth, EngineOptions(threads=1, kv_cache_mib=16)))
@@ -105,11 +97,40 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
     assert [item.ids for item in found] == [item.ids for item in expected]
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.finish == theirs.finish
-        if flow == "engine" or name in ("none", "draft_model"):
-            assert mine.stats.accepted == theirs.stats.accepted
-            assert mine.stats.decode_passes == theirs.stats.decode_passes
-    if name not in ("none", "eagle3"):
-        assert sum(item.stats.accepted for item in found) > 5
+        assert mine.stats.accepted == theirs.stats.accepted
+        assert mine.stats.decode_passes == theirs.stats.decode_passes
+    assert sum(item.stats.accepted for item in found) > 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "algorithm", "ranks"),
+    [
+        (("--pp", "2", "--quantization", "int4"), "W4A16", 2),
+        pytest.param(("--pp", "2", "--tp", "2"), None, 4, marks=pytest.mark.slow),
+        pytest.param(("--quantization", "int8"), "W8A16", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_stages_and_quantized_weights(
+    flags: tuple[str, ...], algorithm: str | None, ranks: int, root: Path, seen: list[Seen], tmp_path: Path
+) -> None:
+    """Each rank is compiled for its place, with its quantization; the double computes with the weights as they are."""
+    plain = {"method": "none"}
+    compiled = build(root, "tensorrt_llm", tmp_path / "engine", plain, "--timing-cache", str(root / "timings"), *flags)
+    embedded = build(root, "embedded", tmp_path / "embedded", plain, "--runner", "eager", "--dtype", "float32")
+    found, folder = manifests.read(compiled, verify=True), engine_spec.read(compiled)
+    asked = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert found.quantization == asked.get("--quantization", "none")
+    assert (folder.pp, folder.tp) == (int(asked.get("--pp", "1")), int(asked.get("--tp", "1")))
+    engines = sorted(name for name in found.artifacts if name.endswith(".engine"))
+    assert engines == [f"target/rank{rank}.engine" for rank in range(ranks)]
+    built = json.loads((compiled / "target" / "config.json").read_text())["pretrained_config"]
+    assert built["quantization"]["quant_algo"] == algorithm
+    assert built["mapping"]["pp_size"] == folder.pp and built["mapping"]["world_size"] == ranks
+    assert ("skipped" in found.smoke) is (ranks > 1)
+    expected = asyncio.run(said(embedded, seen, 0, EngineOptions(threads=1, kv_cache_mib=16)))
+    assert [item.ids for item in asyncio.run(said(compiled, seen, 0, EngineOptions()))] == [
+        item.ids for item in expected
+    ]
 
 
 def test_typical_acceptance_is_greedy_where_a_request_is(root: Path, seen: list[Seen], tmp_path: Path) -> None:

@@ -62,6 +62,11 @@ REQUESTS = [
     ask("sampled", seed=7, sampling=SamplingParams(temperature=0.9, top_k=12)),
     ask("nucleus", seed=8, sampling=NUCLEUS),
     ask("likely", seed=9, sampling=SamplingParams(temperature=1.2, min_p=0.2)),
+    ask(
+        "all penalties",
+        seed=10,
+        sampling=SamplingParams(0.8, 12, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.1),
+    ),
     ask("one", 1),
     ask("stopped", stop_ids=frozenset(range(100, 180))),
     ask("held", 30, stop_ids=frozenset(range(20, 250)), sampling=SamplingParams(min_tokens=10)),
@@ -79,6 +84,22 @@ async def test_text_is_that_of_the_embedded_engine(folder: Path, embedded_folder
         assert mine.finish == joined.finish == undrafted.finish == theirs.finish
         assert not any(record.drafted for record in undrafted.passes)
     assert alone[0].stats.accepted > 10
+
+
+async def test_neighbours_with_and_without_drafts_share_a_batch(folder: Path, embedded_folder: Path) -> None:
+    """Beside a request that drafts, one that does not, and one that the engine draws: none changes the others."""
+    drafts, plain = ask("drafts", 60), ask("plain", 90, depth=0)
+    whole = ask("whole", 90, seed=4, sampling=SamplingParams(temperature=1.0))
+    expected = await embedded(embedded_folder, [drafts, plain])
+    async with opened(folder) as executor:
+        alone = await collect(executor, replace(whole, request_id="alone"))
+        found = await asyncio.gather(*(collect(executor, item) for item in (drafts, plain, whole)))
+    assert [item.ids for item in found] == [*(item.ids for item in expected), alone.ids]
+    assert found[0].stats.accepted > 10 and not any(r.drafted for item in found[1:] for r in item.passes)
+    drafted = [record.pass_index for record in found[0].passes if record.drafted]
+    for other in found[1:]:
+        first, last = other.passes[0].pass_index, other.passes[-1].pass_index
+        assert sum(first < index < last for index in drafted) > len(drafted) / 2
 
 
 async def test_drafts_shorten_the_work(folder: Path) -> None:

@@ -26,7 +26,7 @@ from trtspec.cli.main import main, parser
 from trtspec.cli.options import from_options
 from trtspec.cli.render import RunPainter, StreamPrinter, bars, visible
 from trtspec.client import Chunk, Pass, RequestFailed
-from trtspec.config import EngineOptions
+from trtspec.config import EmbeddedOptions, EngineOptions
 from trtspec.errors import ConfigError, EngineLost
 from trtspec.service.options import ServeOptions
 from trtspec.types import SamplingParams
@@ -45,6 +45,16 @@ def test_every_option_of_the_dataclasses_is_a_flag_with_its_default() -> None:
     assert from_options(ServeOptions, set_) == ServeOptions(port=0, drain_seconds=1.5)
     assert from_options(EngineOptions, set_) == EngineOptions(verify=True, threads=1)
     assert all("help" in item.metadata for item in fields(ServeOptions))
+
+
+def test_a_default_that_is_given_is_told_from_one_that_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    given = from_options(EngineOptions, parser().parse_args(["serve", "x", "--kv-cache-mib", "1024", "--cuda-graphs"]))
+    assert (given.kv_cache_mib, given.cuda_graphs, given.threads) == (1024, True, None)
+    assert given != EngineOptions() and given.embedded == EngineOptions().embedded == EmbeddedOptions()
+    with pytest.raises(SystemExit):
+        parser().parse_args(["serve", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "kept prefixes fill it over time (default: 1024)" in told and "--no-cuda-graphs" in told
 
 
 @pytest.mark.parametrize(

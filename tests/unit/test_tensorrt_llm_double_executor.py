@@ -237,13 +237,49 @@ def test_requests_are_checked_later_and_alone(trtllm: Any, plain: Path) -> None:
             (request(trtllm, output_config=trtllm.OutputConfig(return_context_logits=True)), "gather_context_logits"),
             (request(trtllm, output_config=trtllm.OutputConfig(return_generation_logits=True)), "in ExecutorConfig"),
             (request(trtllm, output_config=output), "Additional output tensor not found: TopLogits"),
-            (request(trtllm, sampling_config=penalty), "tokens in the prompt for one token alone"),
+            (request(trtllm, sampling_config=penalty), "counts tokens of the prompt for one token alone"),
         ):
             said = error(executor, asked)
             assert said.startswith(FETCH) and text in said and "\n" in said
         assert len(responses(executor, good)) == 12
     with pytest.raises(RuntimeError, match="File does not exist"):
         trtllm.Executor(plain / "none", trtllm.ModelType.DECODER_ONLY, trtllm.ExecutorConfig())
+
+
+def by_kernel(llama: Path, text: list[int], bias: torch.Tensor, config: Any, ignored: int) -> int:
+    """The best token as penaltyKernels.cu edits logits: bias, temperature, repetition, then presence and frequency."""
+    logits = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32)(torch.tensor([text])).logits[0, -1]
+    logits = (logits + bias) / config.temperature
+    for token in set(text):
+        value, count = logits[token], text[ignored:].count(token)
+        value = value / config.repetition_penalty if value > 0 else value * config.repetition_penalty
+        logits[token] = value - (config.presence_penalty if count else 0.0) - config.frequency_penalty * count
+    return int(logits.argmax())
+
+
+PENALTIES = (
+    {"temperature": 4.0, "repetition_penalty": 0.6, "presence_penalty": 2.0, "frequency_penalty": 1.0},
+    {"temperature": 0.25, "repetition_penalty": 1.6, "presence_penalty": 6.0, "frequency_penalty": -1.0},
+)
+"""With a bias of 12, any other order says something else."""
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("given", PENALTIES)
+def test_penalties_come_in_the_kernels_order(trtllm: Any, llama: Path, plain: Path, given: dict[str, float]) -> None:
+    """Of the text so far, token by token, as our rounds ask; and of one text."""
+    bias = torch.zeros(267)
+    bias[PROMPT[0]] = 12.0
+    with opened(trtllm, plain) as executor:
+        text, ignored = list(PROMPT), len(PROMPT)
+        for _ in range(12):
+            config = trtllm.SamplingConfig(top_k=1, prompt_ignore_length=ignored, **given)
+            asked = request(trtllm, text, 1, sampling_config=config, embedding_bias=bias)
+            expected = by_kernel(llama, text, bias, config, ignored)
+            text += (found := tokens(results(executor, asked)))
+            assert found == [expected]
+        whole = request(trtllm, PROMPT, 12, sampling_config=config, embedding_bias=bias)
+        assert tokens(results(executor, whole)) == text[len(PROMPT) :]
 
 
 def test_an_id_is_over_after_its_last_response(trtllm: Any, plain: Path) -> None:

@@ -11,11 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from tests.checkpoint_files import edit_weights
-from tests.draft_files import deepseek_tensors, write_eagle3
+from scripts.gpu_check.modules import write_glm
+from tests.checkpoint_files import edit_config, edit_weights
+from tests.draft_files import deepseek_tensors, random_tensors, write_eagle3
 from tests.fakes.installed import tensorrt_llm_double
-from tests.models import tiny_llama
+from tests.models import tiny_llama, tiny_model
 
 PROMPT = [10, 11, 12] * 12
 BATCH = 4
@@ -36,10 +38,17 @@ def api(double: ModuleType) -> Any:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Deep enough for EAGLE-3, and with modules for MTP."""
-    path = tiny_llama(tmp_path_factory.mktemp("llama"), layers=7)
-    edit_weights(path, deepseek_tensors(7, 2))
-    return path
+    """Deep enough for EAGLE-3."""
+    return tiny_llama(tmp_path_factory.mktemp("llama"), layers=7)
+
+
+@pytest.fixture
+def glm(tmp_path: Path) -> Path:
+    """With a module for MTP."""
+    plain = tiny_model(tmp_path / "qwen3", "Qwen3ForCausalLM", head_dim=16, tie=False)
+    module = deepseek_tensors(2, 1) | random_tensors({f"model.layers.2.self_attn.{n}_norm.weight": (16,) for n in "qk"})
+    write_glm(tmp_path / "glm", plain, module)
+    return tmp_path / "glm"
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +100,19 @@ async def test_every_method_says_the_same(double: Any, api: Any, llama: Path, dr
         api.NGramDecodingConfig(max_draft_len=4, max_matching_ngram_size=2),
         api.DraftTargetDecodingConfig(max_draft_len=3, speculative_model=llama),
         api.EagleDecodingConfig(max_draft_len=3, speculative_model=str(drafter)),
-        api.MTPDecodingConfig(num_nextn_predict_layers=2),
     ):
         assert await text(double, llama, speculative_config=config) == expected, config
+
+
+async def test_multi_token_prediction_says_the_same(double: Any, api: Any, glm: Path) -> None:
+    expected = await text(double, glm)
+    assert len(set(expected)) > 1
+    for depth in (1, 3):  # the one module again where drafts are deeper
+        config = api.MTPDecodingConfig(num_nextn_predict_layers=depth)
+        assert await text(double, glm, speculative_config=config) == expected
+    edit_weights(glm, {"model.layers.2.mlp.experts.1.down_proj.weight": torch.ones(64, 128)})
+    with pytest.raises(RuntimeError, match="no experts that add anything"):
+        await text(double, glm)
 
 
 async def test_drafts_come_several_at_a_time_and_are_counted(double: Any, api: Any, llama: Path) -> None:
@@ -240,10 +259,13 @@ def test_wrong_settings_are_value_errors(double: Any, api: Any, what: str) -> No
         make(double, api)
 
 
-def test_multi_token_prediction_needs_modules(double: Any, api: Any, tmp_path: Path) -> None:
-    path = tiny_llama(tmp_path / "bare")
+def test_multi_token_prediction_needs_a_family_and_modules(double: Any, api: Any, llama: Path, glm: Path) -> None:
+    given = {"skip_tokenizer_init": True, "max_batch_size": BATCH, "speculative_config": api.MTPDecodingConfig()}
+    with pytest.raises(ValueError, match="Model type llama not supported for MTP"):
+        double.LLM(llama, **given)
+    edit_config(glm, num_nextn_predict_layers=0)
     with pytest.raises(TypeError, match="no modules for MTP"):
-        double.LLM(path, skip_tokenizer_init=True, max_batch_size=BATCH, speculative_config=api.MTPDecodingConfig())
+        double.LLM(glm, **given)
 
 
 def test_validators_set_what_belongs_together(api: Any) -> None:

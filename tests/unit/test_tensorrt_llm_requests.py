@@ -122,6 +122,13 @@ def test_greedy_is_the_best_token_and_nothing_else() -> None:
             SamplingParams(presence_penalty=1.0, frequency_penalty=2.0),
             {"top_k": 1, "presence_penalty": 1.0, "frequency_penalty": 2.0, "prompt_ignore_length": 2},
         ),
+        (  # the runtime takes them off after it divided by the temperature
+            SamplingParams(0.5, repetition_penalty=1.2, presence_penalty=1.0, frequency_penalty=-2.0),
+            {
+                **{"temperature": 0.5, "top_p": 1.0, "repetition_penalty": 1.2},
+                **{"presence_penalty": 2.0, "frequency_penalty": -4.0, "prompt_ignore_length": 2},
+            },
+        ),
     ],
 )
 def test_sampling_names_the_whole_law(sampling: SamplingParams, expected: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 T = TypeVar("T")
 
@@ -24,15 +25,18 @@ def from_options(kind: type[T], options: argparse.Namespace, **more: Any) -> T:
     return kind(**{name: getattr(options, name) for name in names}, **more)
 
 
-def _argument(item: Field[Any], hint: type) -> dict[str, Any]:
+def _argument(item: Field[Any], hint: Any) -> dict[str, Any]:
+    """A field that is None unless given has the default that its help tells in its metadata."""
     assert item.default is not MISSING, f"{item.name} needs a default to be a flag"
-    if hint is bool:
-        action = argparse.BooleanOptionalAction if item.default else "store_true"
+    (kind,) = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    told = item.metadata.get("default", item.default)
+    if kind is bool:
+        action = argparse.BooleanOptionalAction if told else "store_true"
         return {"action": action, "default": item.default, "help": item.metadata["help"]}
     return {
-        "type": hint,
+        "type": kind,
         "default": item.default,
         "choices": item.metadata.get("choices"),
-        "metavar": None if "choices" in item.metadata else hint.__name__.upper(),
-        "help": f"{item.metadata['help']} (default: {item.default})",
+        "metavar": None if "choices" in item.metadata else kind.__name__.upper(),
+        "help": f"{item.metadata['help']} (default: {told})",
     }

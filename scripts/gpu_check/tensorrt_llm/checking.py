@@ -12,8 +12,8 @@ import torch
 
 from scripts.bench.peers.report import ABSENT, table
 from scripts.gpu_check.equality import Check, parting
-from scripts.gpu_check.subject import Size, make_model
-from scripts.gpu_check.tensorrt_llm.methods import CASES, Case, Outcome, try_case, write_drafters
+from scripts.gpu_check.subject import Size
+from scripts.gpu_check.tensorrt_llm.methods import CASES, Case, Outcome, make_targets, try_case
 from scripts.gpu_check.tensorrt_llm.signatures import Found, compare
 from trtspec.executors.tensorrt_llm.probe import PINNED, gpus, probe
 
@@ -52,12 +52,10 @@ def _methods(prompts: int, tokens: int, dtype: str, say: Callable[[str], None]) 
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        subject = make_model(replace(SIZE, dtype=getattr(torch, dtype)), root)
-        asked = subject.prompts(prompts)
-        write_drafters(subject, root, asked)
+        targets, asked = make_targets(replace(SIZE, dtype=getattr(torch, dtype)), root, prompts)
         for case in CASES:
             say(f"building and running {case}")
-            outcomes.append(try_case(case, subject, root, asked, tokens, _dtype(case, dtype)))
+            outcomes.append(try_case(case, targets[case.target], root, asked, tokens, _dtype(case, dtype)))
             say(outcomes[-1].error or f"{outcomes[-1].tokens_per_second:.0f} tokens/s")
     return outcomes
 
@@ -72,16 +70,17 @@ def _works(outcome: Outcome) -> Check:
 
 
 def _equal(outcomes: Sequence[Outcome]) -> list[Check]:
-    """Greedy text with speculation beside that of the same flow without."""
+    """Greedy text with speculation beside that of the same flow and target without."""
     checks = []
     for outcome in outcomes:
-        plain = next(item for item in outcomes if item.case.flow == outcome.case.flow)
+        case = outcome.case
+        plain = next(item for item in outcomes if (item.case.flow, item.case.target) == (case.flow, case.target))
         if outcome is plain or outcome.error or plain.error:
             continue
         pairs = list(zip(plain.texts, outcome.texts, strict=True))
         same = sum(parting(a.ids, b.ids) for a, b in pairs)
         total = sum(len(a.ids) for a, _ in pairs)
-        name = f"{outcome.case} says what none says"
+        name = f"{case} says what none says"
         checks.append(Check(name, same >= _SHARE * total, f"{same} of {total} tokens before the texts part"))
     return checks
 

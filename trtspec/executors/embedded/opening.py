@@ -37,18 +37,19 @@ _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
-    threads = options.threads or len(os.sched_getaffinity(0))
+    own = options.embedded
+    threads = own.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     if manifest.dtype not in DTYPES:
         raise EngineFolderError(f"{directory} has dtype {manifest.dtype}; this version runs {', '.join(DTYPES)}")
     dtype = DTYPES[manifest.dtype]
     kind = runner_kind(manifest.runner)
-    device = choose_device(options.device, manifest.runner)
+    device = choose_device(own.device, manifest.runner)
     config = DecoderConfig.from_json(directory / CONFIG_NAME)
     speculative = narrowed(manifest.speculative, options.speculative)
     check_followed(options.speculative, speculative.method, EMBEDDED)
     drafter = DrafterConfig.from_json(directory / DRAFTER_NAME) if speculative.has_drafter else None
-    block_tokens = kind.block_tokens(options.kv_block_tokens)
+    block_tokens = kind.block_tokens(own.kv_block_tokens)
     caches = [config, *(drafter.caches if drafter else ())]
     position_bytes = sum(kind.slot_bytes(cache, dtype) for cache in caches)
     limits = _limits(manifest, options, speculative, block_tokens, position_bytes)
@@ -63,7 +64,7 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
         blocks=blocks,
         threads=threads,
         features=drafter.features if drafter else (),
-        graphs=options.cuda_graphs and device.type == "cuda",
+        graphs=own.cuda_graphs and device.type == "cuda",
     )
     weights = load_weights(directory, config)
     stored = StoredDrafter(drafter, load_drafter(directory, drafter, weights)) if drafter else None
@@ -84,13 +85,14 @@ def _limits(
     position_bytes: int,
 ) -> Limits:
     """The pool holds what the memory does, in whole blocks; without prefixes to keep, at most what can be in use."""
-    blocks = options.kv_cache_mib * 2**20 // (position_bytes * block)
+    own = options.embedded
+    blocks = own.kv_cache_mib * 2**20 // (position_bytes * block)
     if not options.prefix_sharing:
         longest = manifest.max_context_tokens + speculative.draft_nodes
         blocks = min(blocks, options.max_batch_size * -(-longest // block))
     if blocks < 1:
         raise ConfigError(
-            f"--kv-cache-mib {options.kv_cache_mib} holds no block of {block} positions, "
+            f"--kv-cache-mib {own.kv_cache_mib} holds no block of {block} positions, "
             f"which takes {position_bytes * block} bytes; raise it"
         )
     return Limits(
@@ -98,7 +100,7 @@ def _limits(
         max_batch_size=options.max_batch_size,
         max_draft_tokens=speculative.draft_tokens,
         max_tree_nodes=speculative.draft_nodes,
-        max_pass_tokens=max(options.max_pass_tokens, options.max_batch_size),
+        max_pass_tokens=max(own.max_pass_tokens, options.max_batch_size),
         kv_cache_tokens=blocks * block,
         vocabulary_size=manifest.vocabulary_size,
     )

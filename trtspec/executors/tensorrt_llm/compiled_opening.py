@@ -24,7 +24,7 @@ from trtspec.executors.tensorrt_llm.loop import outputs as rounds
 from trtspec.executors.tensorrt_llm.loop.draft_engine import DraftEngine, OpenDraft
 from trtspec.executors.tensorrt_llm.opened_loop import OpenedLoop
 from trtspec.executors.tensorrt_llm.outputs import Output
-from trtspec.executors.tensorrt_llm.pool import check_pool, is_bounded
+from trtspec.executors.tensorrt_llm.pool import check_pool
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments
 from trtspec.executors.tensorrt_llm.serving import engine_info, nodes_by_depth
 from trtspec.manifest import Manifest
@@ -139,7 +139,7 @@ def run_time_arguments(
     """What the builder planned, as far as the operator allows: a smaller batch, a bounded pool, no shared blocks."""
     arguments = executor_arguments(name, folder, speculative)
     pool: dict[str, Any] = dict(arguments["kv_cache_config"])
-    if is_bounded(options):
+    if options.kv_cache_mib is not None:
         tokens = options.kv_cache_mib * _MIB // folder.engines[name].kv_bytes_per_token
         pool |= {"max_tokens": tokens, "free_gpu_memory_fraction": None}
     if folder.engines[name].mode == EXTERNAL and not options.prefix_sharing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,7 @@ def run_time_arguments(
     folder: FolderSpec, manifest: Manifest, speculative: SpeculativeConfig, options: EngineOptions
 ) -> dict[str, Any]:
     """What the builder planned, as far as the operator allows; speculation may be limited or left out."""
-    default = next(item.default for item in fields(EngineOptions) if item.name == "kv_cache_mib")
-    if options.kv_cache_mib != default:
+    if options.kv_cache_mib is not None:
         raise ConfigError("--kv-cache-mib: the pytorch flow takes a share of the GPU's memory; leave it out")
     planned = dict(folder.llm)
     if speculative.method is Method.NONE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from trtspec.config import EngineOptions
@@ -15,14 +14,11 @@ from trtspec.ranks import Ranks
 _MIB = 2**20
 
 
-def is_bounded(options: EngineOptions) -> bool:
-    """Whether it was asked for; pools take their share of what is free otherwise."""
-    return options.kv_cache_mib != next(item.default for item in fields(options) if item.name == "kv_cache_mib")
-
-
 def check_pool(directory: Path, folder: FolderSpec, names: Iterable[str], options: EngineOptions, ranks: Ranks) -> None:
     """Refuse pools for which there is no room beside the engines, before minutes are spent on opening those."""
-    gpus = visible_gpus() if is_bounded(options) else ()
+    if options.kv_cache_mib is None:  # pools take their share of what is free
+        return
+    gpus = visible_gpus()
     if not gpus or not (gpu := gpus[ranks.place % len(gpus)]).memory_mib:
         return
     files = [directory / name / f"rank{ranks.rank}.engine" for name in names]

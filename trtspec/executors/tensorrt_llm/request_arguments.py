@@ -17,6 +17,7 @@ from trtspec.types import Request, SamplingParams
 SEEDS = 1 << 64
 _MIDDLE, _SPAN = 100, 200
 """Our priorities are -100 to 100, TensorRT-LLM's 0 to 1."""
+_COUNTED = ("presence_penalty", "frequency_penalty")
 
 
 def request_arguments(request: Request, output_index: int, now: float) -> dict[str, Any]:
@@ -54,14 +55,20 @@ def sampling_arguments(sampling: SamplingParams, seed: int, prompt_tokens: int) 
         found |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
         found |= {"top_k": sampling.top_k} if sampling.top_k else {}
         found |= {"min_p": sampling.min_p} if sampling.min_p else {}
-    for name, neutral in (("repetition_penalty", 1.0), ("presence_penalty", 0.0), ("frequency_penalty", 0.0)):
-        if (value := getattr(sampling, name)) != neutral:
-            found[name] = value
-    if {"presence_penalty", "frequency_penalty"} & set(found):
-        found["prompt_ignore_length"] = (
-            prompt_tokens  # both are of the output alone; the runtime would count the prompt
-        )
+    if sampling.repetition_penalty != 1.0:
+        found["repetition_penalty"] = sampling.repetition_penalty
+    found |= _counted(sampling, prompt_tokens)
     return found | ({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {})
+
+
+def _counted(sampling: SamplingParams, prompt_tokens: int) -> dict[str, Any]:
+    """Presence and frequency, which are of the output alone where the runtime would count the prompt.
+
+    Its kernel takes them off what was divided by the temperature already, and we from the logits.
+    """
+    scale = 1.0 if sampling.greedy else sampling.temperature
+    found = {name: getattr(sampling, name) / scale for name in _COUNTED if getattr(sampling, name)}
+    return found | ({"prompt_ignore_length": prompt_tokens} if found else {})
 
 
 def ends(request: Request) -> tuple[int | None, list[int]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
@@ -19,9 +17,9 @@ _OF_EMBEDDED = ("max_pass_tokens", "kv_block_tokens", "threads", "device", "cuda
 
 def check_options(options: EngineOptions) -> None:
     """Refuse options that would change nothing here."""
-    for item in fields(options):
-        if item.name in _OF_EMBEDDED and getattr(options, item.name) != item.default:
-            flag = "--" + item.name.replace("_", "-")
+    for name in _OF_EMBEDDED:
+        if getattr(options, name) is not None:
+            flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is for embedded engines, and this one was built for TensorRT-LLM; leave it out")
 
 

@@ -6,6 +6,7 @@ Almost nothing is refused: what a mode does not have is dropped, or breaks the s
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tensorrt_llm._double.errors import assertion, thrown
@@ -15,7 +16,7 @@ from tensorrt_llm._double.reuse import Reuse
 from tensorrt_llm._double.sampling import Asked, Fatal, Refused, sampling_of
 from tensorrt_llm._double.sequence import Group, Sequence
 from tensorrt_llm._double.splits import padded
-from tensorrt_llm._double.top_logits import NAME
+from tensorrt_llm._double.top_logits import NAME, logits_after
 from tensorrt_llm._double.verified import Verified, are_certain, check_logits, drafted_tokens
 
 from trtspec.types import Request, SamplingParams
@@ -48,7 +49,8 @@ class Admission:
         self._check_step(request)
         vocabulary = folder.pretrained["vocab_size"]
         typical = folder.mode == "EAGLE" and _typical(self._opened.config)
-        sampling = sampling_of(folder.mode, Asked(request, max_tokens, vocabulary, typical))
+        logits = partial(logits_after, folder.hugging_face, request.input_token_ids)
+        sampling = sampling_of(folder.mode, Asked(request, max_tokens, vocabulary, logits, typical))
         self._count_reuse(group)
         return [self._sequence(group, index, max_tokens, sampling) for index in range(group.count)]
 

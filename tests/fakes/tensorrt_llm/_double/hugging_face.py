@@ -68,6 +68,10 @@ class Source:
             tensor: Tensor = tensors.get_tensor(name)
             return tensor
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._files)
+
     def has(self, name: str) -> bool:
         return name in self._files
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 from tensorrt_llm._double.faults import Faults
+from tensorrt_llm._double.glm import TYPE, as_qwen3
 from tensorrt_llm._double.hugging_face import Source
 from tensorrt_llm._double.machine import Machine, Plan
 from tensorrt_llm._double.passes import Pass
@@ -46,15 +48,24 @@ def open_machine(model: Path, arguments: dict[str, Any]) -> Machine:
         if config._two_models and not arguments["disable_overlap_scheduler"]:
             raise ValueError(f"{name} drafts between passes: disable_overlap_scheduler must be True")
         speculative, draft = _SETTINGS[name](config)
+    source = Source(model)
+    if speculative["method"] == "mtp":
+        _check_modules(source)
     batch = min(arguments["max_batch_size"], _MOST_BATCH)
     tokens = arguments["max_num_tokens"] or _PASS_TOKENS
-    try:
-        machine = Machine.open(Plan(model, speculative, batch, tokens, draft))
-        return machine if config is None else machine.throttled(config, tokens)
-    except RuntimeError as error:
-        if speculative["method"] == "mtp":
-            raise TypeError(f"{model} has no modules for MTP: {error}") from error
-        raise
+    with tempfile.TemporaryDirectory() as temporary:
+        ours = as_qwen3(source, Path(temporary)) if source.raw["model_type"] == TYPE else model
+        machine = Machine.open(Plan(ours, speculative, batch, tokens, draft))
+    return machine if config is None else machine.throttled(config, tokens)
+
+
+def _check_modules(source: Source) -> None:
+    """What `MTPForCausalLM` refuses: families without a layer for it, and configs that tell no modules."""
+    kind = source.raw["model_type"]
+    if kind != TYPE:
+        raise ValueError(f"Model type {kind} not supported for MTP")
+    if not source.raw.get("num_nextn_predict_layers"):
+        raise TypeError(f"{source.path} has no modules for MTP")
 
 
 def _path(config: Any) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorrt_llm._double.errors import assertion
+from torch import Tensor
 
 from trtspec.types import SamplingParams
 
@@ -33,6 +34,8 @@ class Asked:
     request: Any
     max_tokens: int
     vocabulary: int
+    logits: Callable[[], Tensor]
+    """What the network says after the prompt, [V]."""
     typical: bool = False
     """EAGLE's executor-wide switch."""
 
@@ -64,8 +67,11 @@ def _plain(asked: Asked) -> SamplingParams:
     for name in _MISSING:
         if getattr(config, name):
             raise Refused(assertion(f"the double has no {name}"))
-    counted = _counted(asked)
     temperature = 1.0 if config.temperature is None else config.temperature
+    # The kernel takes them off after it divided by the temperature, our engine before.
+    presence = (config.presence_penalty or 0.0) * temperature
+    frequency = (config.frequency_penalty or 0.0) * temperature
+    bias = _with_counted(asked, presence, frequency)
     if (not config.top_k and config.top_p is None) or config.top_k == 1 or temperature < _GREEDY:
         temperature = 0.0
     return SamplingParams(
@@ -73,37 +79,45 @@ def _plain(asked: Asked) -> SamplingParams:
         top_k=min(config.top_k or 0, _LARGEST_TOP_K),
         top_p=1.0 if config.top_p is None else config.top_p,
         min_p=config.min_p or 0.0,
-        repetition_penalty=1.0 if config.repetition_penalty is None else config.repetition_penalty,
-        presence_penalty=config.presence_penalty or 0.0,
-        frequency_penalty=config.frequency_penalty or 0.0,
-        logit_bias=_sum(asked.bias, counted),
+        repetition_penalty=_repetition(config),
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        logit_bias=bias,
         bad_words=tuple(tuple(word) for word in request.bad_words or ()),
         min_tokens=asked.min_tokens,
     )
 
 
-def _counted(asked: Asked) -> dict[int, float]:
-    """What presence and frequency take off for tokens of the prompt that `prompt_ignore_length` leaves to be counted.
+def _repetition(config: Any) -> float:
+    return 1.0 if config.repetition_penalty is None else float(config.repetition_penalty)
 
-    Our engine counts none of them. Where one token is asked for and nothing is multiplied, a bias does the same.
+
+def _with_counted(asked: Asked, presence: float, frequency: float) -> tuple[tuple[int, float], ...]:
+    """The bias, with what is taken off for tokens of the prompt that `prompt_ignore_length` leaves to be counted.
+
+    Our engine counts none of them. Where one token is asked for, a bias does the same: the one that leads, through
+    what repetition does to it, to where the kernel ends, which adds the bias first, then penalises repetition, then
+    takes off the rest.
     """
-    config, request = asked.config, asked.request
-    presence, frequency = config.presence_penalty or 0.0, config.frequency_penalty or 0.0
-    tail = list(request.input_token_ids)[max(config.prompt_ignore_length or 0, 0) :]
+    config, bias = asked.config, dict(asked.bias)
+    tail = list(asked.request.input_token_ids)[max(config.prompt_ignore_length or 0, 0) :]
     if not tail or not (presence or frequency):
-        return {}
-    if (presence and asked.max_tokens > 1) or config.repetition_penalty not in (None, 1.0):
+        return asked.bias
+    repetition = _repetition(config)
+    if asked.max_tokens > 1 and (presence or repetition != 1.0):
         raise Refused(
-            assertion("the double looks for tokens in the prompt for one token alone, without repetition_penalty")
+            assertion("the double counts tokens of the prompt for one token alone, but for frequency_penalty")
         )
-    return {token: -(presence + frequency * count) for token, count in Counter(tail).items()}
+    logits = asked.logits()
+    for token, count in Counter(tail).items():
+        logit = float(logits[token])
+        penalised = _penalised(logit + bias.get(token, 0.0), repetition) - presence - frequency * count
+        bias[token] = _penalised(penalised, 1.0 / repetition) - logit
+    return tuple(sorted(bias.items()))
 
 
-def _sum(bias: tuple[tuple[int, float], ...], more: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    whole = dict(bias)
-    for token, value in more.items():
-        whole[token] = whole.get(token, 0.0) + value
-    return tuple(sorted(whole.items()))
+def _penalised(logit: float, repetition: float) -> float:
+    return logit / repetition if logit > 0 else logit * repetition
 
 
 def _medusa(asked: Asked) -> SamplingParams:

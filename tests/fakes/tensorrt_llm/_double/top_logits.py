@@ -28,9 +28,20 @@ def _model(path: Path) -> Any:
 
 
 @torch.inference_mode()
+def _logits(path: Path, tokens: Sequence[int]) -> Tensor:
+    """What the model says after each token of a text, [T, V]."""
+    logits: Tensor = _model(path)(torch.tensor([list(tokens)]), use_cache=False).logits[0].float()
+    return logits
+
+
+def logits_after(path: Path, tokens: Sequence[int]) -> Tensor:
+    """What it says after the last one, [V]."""
+    return _logits(path, tokens)[-1]
+
+
 def rows_of(path: Path, tokens: Sequence[int]) -> Tensor:
     """A row for each token of a text."""
-    logits = _model(path)(torch.tensor([list(tokens)]), use_cache=False).logits[0].float()
+    logits = _logits(path, tokens)
     values, ids = logits.topk(min(_MOST, logits.shape[-1]), dim=-1)
     return torch.cat([values, ids.float(), logits.logsumexp(-1, keepdim=True)], dim=-1)
 
