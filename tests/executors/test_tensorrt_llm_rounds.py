@@ -90,11 +90,11 @@ async def test_neighbours_with_and_without_drafts_share_a_batch(folder: Path, em
     """Beside a request that drafts, one that does not, and one that the engine draws: none changes the others."""
     drafts, plain = ask("drafts", 60), ask("plain", 90, depth=0)
     whole = ask("whole", 90, seed=4, sampling=SamplingParams(temperature=1.0))
-    expected = await embedded(embedded_folder, [drafts, plain])
+    texts = await expected(embedded_folder, [drafts, plain])
     async with opened(folder) as executor:
         alone = await collect(executor, replace(whole, request_id="alone"))
         found = await asyncio.gather(*(collect(executor, item) for item in (drafts, plain, whole)))
-    assert [item.ids for item in found] == [*(item.ids for item in expected), alone.ids]
+    assert [item.ids for item in found] == [*(item.ids for item in texts), alone.ids]
     assert found[0].stats.accepted > 10 and not any(r.drafted for item in found[1:] for r in item.passes)
     drafted = [record.pass_index for record in found[0].passes if record.drafted]
     for other in found[1:]:
