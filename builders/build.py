@@ -32,7 +32,7 @@ from builders.packages import require_packages
 from builders.progress import silence, stop_printing, working_on
 from builders.recipe import Plan, Recipe, make_plan
 from builders.tensorrt_llm import asked as tensorrt_llm_flags
-from builders.tensorrt_llm.launching import build_launched, check_alone
+from builders.tensorrt_llm.launching import build_launched, check_alone, check_launch
 from trtspec import speculative
 from trtspec.capabilities import EMBEDDED, refusal
 from trtspec.cpu import cpu_flags
@@ -41,7 +41,7 @@ from trtspec.executors.tensorrt_llm.probe import NEWER, probe
 from trtspec.followed import check_followed
 from trtspec.manifest import UNVERIFIED
 from trtspec.openmp import be_considerate
-from trtspec.ranks import launched
+from trtspec.ranks import Ranks, launched
 from trtspec.types import Method
 
 
@@ -51,7 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranks = launched()
     with silence(not ranks.leads):
         options = parser().parse_args(arguments)
-    return build_launched(options, ranks, lambda: _build(options, arguments))
+    return build_launched(options, ranks, lambda: _fits(options, ranks), lambda: _build(options, arguments))
+
+
+def _fits(options: argparse.Namespace, ranks: Ranks) -> bool:
+    try:
+        backend = choose_backend(options.backend, probe=probe, gpu=has_gpu(), demo=options.target is None)
+        if backend.value != "tensorrt_llm":
+            check_alone(ranks)
+        elif options.method not in NEWER:
+            asked = tensorrt_llm_flags.from_flags(options)
+            check_launch(asked, asked.flow_for(Method(options.method)), ranks)
+    except TrtspecError:
+        return False
+    return True
 
 
 def _build(options: argparse.Namespace, arguments: Sequence[str]) -> int:

@@ -29,7 +29,8 @@ _DEFAULTS = {item.name: item.default for item in fields(EmbeddedOptions)}
 
 def _left_open(name: str, text: str, **more: Any) -> Any:
     """A field that is None where it was not given; its help tells what an embedded engine then takes."""
-    return field(default=None, metadata={"help": text, "default": _DEFAULTS[name], **more})
+    metadata = {"help": text, "default": _DEFAULTS[name], "told": f"{_DEFAULTS[name]} for embedded engines", **more}
+    return field(default=None, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class EngineOptions:
         "max_pass_tokens", "tokens one pass may process, prefill chunks and draft nodes included", min=1
     )
     kv_cache_mib: int | None = _left_open(
-        "kv_cache_mib", "memory for keys and values, in MiB; kept prefixes fill it over time", min=1
+        "kv_cache_mib",
+        "memory for keys and values, in MiB; kept prefixes fill it over time; TensorRT-LLM takes what is free",
+        min=1,
     )
     kv_block_tokens: int | None = _left_open(
         "kv_block_tokens", "token positions in a block of the KV cache; 0 is the runner's choice", min=0
@@ -63,8 +66,8 @@ class EngineOptions:
     full_vocabulary: str = field(
         default="plain",
         metadata={
-            "help": "TensorRT-LLM, compiled ngram and draft_model: requests that can draw any token of the vocabulary, "
-            "which no draft can help, are decoded plainly or refused",
+            "help": "TensorRT-LLM, compiled ngram and draft_model whose drafts are verified here: requests that can "
+            "draw any token of the vocabulary, which no draft can help, are decoded plainly or refused",
             "choices": ("plain", "refuse"),
         },
     )

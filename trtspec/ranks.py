@@ -60,6 +60,15 @@ def alone(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_OF_LAUNCHERS)}
 
 
+def of_child(environment: Mapping[str, str] = os.environ) -> Mapping[str, str]:
+    """The environment of a child that opens an engine in this process's place: with its rank among several.
+
+    A rank of one is left out: MPI gives it to a process once, and a child may have to be started again.
+    """
+    is_launched = any(rank in environment for rank, _ in _LAUNCHERS)
+    return alone(environment) if is_launched and launched(environment).size == 1 else environment
+
+
 def launcher_files(environment: Mapping[str, str] = os.environ) -> Iterator[int]:
     """Open files that a child needs to start MPI in its parent's place."""
     for name in _LAUNCHER_FILES:

@@ -186,6 +186,11 @@ def parse(text: str) -> Mapping[str, Any]:
         raise ConfigError(f"{FLAG} is not JSON ({error}); an example: {example}") from error
     read = checked(value)
     schedule = dict(read.get("draft_len_schedule", ()))
+    if schedule and not schedule.get(1) and "num_speculative_tokens" not in read:
+        raise ConfigError(
+            f"{FLAG}: draft_len_schedule has {schedule.get(1, 'nothing')} for 1 request; it begins there, with the "
+            'depth of the engine (num_speculative_tokens), as in {"1": 4, "8": 0}'
+        )
     most = _MOST | {"num_speculative_tokens": schedule.get(1) or MAX_DRAFT_TOKENS}  # a schedule begins with the depth
     from_dict({**{key: item for key, item in most.items() if key in known_keys(Method(read["method"]))}, **read})
     return dict(value)

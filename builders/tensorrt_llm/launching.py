@@ -59,11 +59,16 @@ def check_launch(asked: Asked, flow: str, ranks: Ranks) -> None:
         )
 
 
-def build_launched(options: argparse.Namespace, ranks: Ranks, build: Callable[[], int]) -> int:
-    """This process's part of the build; returns its exit code, which is that of all."""
+def build_launched(
+    options: argparse.Namespace, ranks: Ranks, fits: Callable[[], bool], build: Callable[[], int]
+) -> int:
+    """This process's part of the build; returns its exit code, which is that of all.
+
+    `fits` tells whether so many processes can build what the flags ask for; rank 0 says why not when it builds.
+    """
     if ranks.size == 1:
         return build()
-    if options.dry_run:
+    if options.dry_run or not fits():
         return build() if ranks.leads else 0
     if ranks.leads:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a launcher's: what was begun is removed

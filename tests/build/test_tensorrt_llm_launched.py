@@ -68,11 +68,22 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
 )
 def test_launches_that_do_not_fit_are_refused(
-    more: list[str], size: int, message: str, flags: list[str], capsys: pytest.CaptureFixture[str]
+    more: list[str],
+    size: int,
+    message: str,
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with mpi_world(size):
-        assert main([*flags, "--dry-run", *more]) == 2
-    assert re.search(message, capsys.readouterr().err)
+    """By rank 0 alone, and before MPI is joined, which may not even be there."""
+    monkeypatch.setattr(launching, "join", lambda _: pytest.fail("MPI was joined"))
+    for dry in (["--dry-run"], []):
+        with mpi_world(size):
+            assert main([*flags, *dry, *more]) == 2
+        assert re.search(message, capsys.readouterr().err)
+        with mpi_world(size, rank=1):
+            assert main([*flags, *dry, *more]) == 0
+        assert capsys.readouterr() == ("", "")
 
 
 def test_a_plan_is_printed_once(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,7 +269,7 @@ def test_pools_that_have_no_room_are_refused_before_an_engine_is_opened(
     with (tmp_path / TARGET / "rank1.engine").open("wb") as file:
         file.truncate(50 * 2**20)
     options = EngineOptions(kv_cache_mib=100)
-    message = "--kv-cache-mib is 100, of which this rank holds 50 MiB beside 50 MiB of its engine, and GPU 0 has 99 MiB"
+    message = "is 100, of which this rank holds 50 MiB beside 50 MiB of what is compiled, and GPU 0 has 99 MiB free"
     with pytest.raises(ConfigError, match=message) if refused else nullcontext():
         check_pool(tmp_path, folder, [TARGET], options, Ranks(1, 2))
     check_pool(tmp_path, folder, [TARGET], EngineOptions(), Ranks(1, 2))

@@ -63,6 +63,7 @@ def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
 
 REQUESTS = [
     ask("greedy", 100),
+    ask("held", 60, eos_ids=frozenset({50}), sampling=SamplingParams(min_tokens=30)),
     ask("repeated", sampling=SamplingParams(repetition_penalty=1.2)),
     ask("penalised", sampling=SamplingParams(frequency_penalty=0.1)),
     ask("biased", sampling=SamplingParams(logit_bias=((60, 2.0), (50, -5.0)), bad_words=((61,), (40, 50)))),
@@ -70,7 +71,6 @@ REQUESTS = [
     ask("two", 2),
     ask("stopped", stop_ids=frozenset(range(100, 180))),
     ask("ended", eos_ids=frozenset({50})),
-    ask("held", 60, eos_ids=frozenset({50}), sampling=SamplingParams(min_tokens=30)),
 ]
 
 

@@ -33,7 +33,10 @@ def tensorrt_llm_double() -> Iterator[ModuleType]:
         os.environ.pop(_VARIABLE)
         if before is not None:
             os.environ[_VARIABLE] = before
-        for name in [name for name, module in sys.modules.items() if _took(name, module)]:
+        for name in _taken():
+            parent, _, own = name.rpartition(".")
+            if parent in sys.modules:
+                vars(sys.modules[parent]).pop(own, None)  # which `from parent import own` would look at first
             del sys.modules[name]
 
 
@@ -53,11 +56,21 @@ def mpi_world(size: int, rank: int = 0, *, launched: int | None = None) -> Itera
                 del sys.modules[name]
 
 
-def _took(name: str, module: ModuleType) -> bool:
-    if name.split(".")[0] == _PACKAGE:
-        return True
-    if not name.startswith(("trtspec.", "builders.")):
-        return False
+def _taken() -> list[str]:
+    """The package's modules, those of ours that hold something of them, and those that hold something of these."""
+    ours = {
+        name: _origins(module) for name, module in sys.modules.items() if name.startswith(("trtspec.", "builders."))
+    }
+    taken = [name for name in sys.modules if name.split(".")[0] == _PACKAGE]
+    while more := [name for name in ours if name not in taken and not ours[name].isdisjoint(taken)]:
+        taken += more
+    return taken
+
+
+def _origins(module: ModuleType) -> set[str]:
+    """Modules that what a module holds is of, or is."""
+    if hasattr(module, "__path__"):  # a package holds its parts, and is none the worse for it
+        return set()
     values = list(vars(module).values())
-    origins = [getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in values]
-    return any(isinstance(origin, str) and origin.split(".")[0] == _PACKAGE for origin in origins)
+    found = (getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in values)
+    return {origin for origin in found if isinstance(origin, str)}

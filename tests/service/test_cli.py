@@ -54,7 +54,8 @@ def test_a_default_that_is_given_is_told_from_one_that_is_not(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         parser().parse_args(["serve", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "kept prefixes fill it over time (default: 1024)" in told and "--no-cuda-graphs" in told
+    assert "TensorRT-LLM takes what is free (default: 1024 for embedded engines)" in told
+    assert "--no-cuda-graphs" in told and "as CUDA graphs (default: on for embedded engines)" in told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
 from trtspec.executors.tensorrt_llm.following import check_ranks
 from trtspec.executors.tensorrt_llm.world import all_or_none, join
 from trtspec.manifest import Manifest
-from trtspec.ranks import Ranks, alone, end_all, launched, launcher_files
+from trtspec.ranks import Ranks, alone, end_all, launched, launcher_files, of_child
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,14 @@ def test_a_rank_that_fails_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_child_that_is_alone_takes_nobodys_rank() -> None:
     told = {"PMI_RANK": "1", "PMIX_RANK": "1", "SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "1", "HOME": "/root"}
     assert alone(told) == {"HOME": "/root"}
+
+
+def test_a_child_takes_a_rank_of_several_alone() -> None:
+    """That of one could not be taken again by the next child."""
+    several = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "7", "HOME": "/root"}
+    assert of_child(several) == several
+    assert of_child(several | {"PMI_RANK": "0", "PMI_SIZE": "1"}) == {"HOME": "/root"}
+    assert of_child({"UCX_TLS": "tcp"}) == {"UCX_TLS": "tcp"}
 
 
 def test_mpich_is_reached_by_an_open_file() -> None:

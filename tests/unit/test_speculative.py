@@ -87,7 +87,12 @@ def test_text_and_file_say_the_same(tmp_path: Path) -> None:
         ({"method": "ngram", "draft_len_schedule": {"01": 8}}, "draft_len_schedule must be an object of whole"),
         ({"method": "ngram", "draft_len_schedule": {"one": 8}}, "draft_len_schedule must be an object of whole"),
         ({"method": "ngram", "draft_len_schedule": {"1": True}}, "draft_len_schedule must be an object of whole"),
-        ({"method": "ngram", "draft_len_schedule": {"2": 0}}, "draft_len_schedule says nothing for 1 request"),
+        ({"method": "ngram", "draft_len_schedule": {"2": 0}}, "draft_len_schedule has nothing for 1 request"),
+        (
+            {"method": "ngram", "num_speculative_tokens": 8, "draft_len_schedule": {"2": 0}},
+            "says nothing for 1 request",
+        ),
+        ({"method": "ngram", "draft_len_schedule": {"1": 0, "4": 0}}, "draft_len_schedule has 0 for 1 request"),
         ({"method": "ngram", "draft_len_schedule": {"1": 8, "0": 8}}, "draft_len_schedule names 0 requests; allowed"),
         ({"method": "ngram", "draft_len_schedule": {"1": 8, "4": 9}}, "has 9 tokens from 4 requests on; allowed is 0"),
         ({"method": "ngram", "draft_len_schedule": {"1": 8, "4": -1}}, "has -1 tokens from 4 requests on"),

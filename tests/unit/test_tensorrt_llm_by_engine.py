@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.fakes.installed import tensorrt_llm_double
-from trtspec.decoding.sampling import NO_TOKEN
 from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
 from trtspec.executors.tensorrt_llm.loop.by_engine import EngineVerifier
 from trtspec.types import Request, SamplingParams
@@ -48,7 +47,7 @@ def test_a_round_is_a_request_of_its_own_by_the_rules_of_the_first() -> None:
     after = verifier(sampling=SAMPLED).arguments([5, 6, 7, 8, 9, 10], (), 0.0)
     assert "external_draft_tokens_config" not in after and after["max_tokens"] == 1
     assert after["sampling_config"]["seed"] != sampling["seed"]
-    assert "min_tokens" not in after["sampling_config"]
+    assert after["sampling_config"]["min_tokens"] == 0
 
 
 def test_greedy_drafts_need_no_logits() -> None:
@@ -78,14 +77,24 @@ def test_certain_drafts_can_hardly_be_doubted() -> None:
         (result(7, 8, reason="END_ID"), [7, 8, 9], 3),
         (result(reason="END_ID"), [9], 0),
         (result(7, 8, reason="STOP_WORDS"), [7, 8], 2),
-        (result(100), [NO_TOKEN], 0),
-        (result(), [NO_TOKEN], 0),
     ],
 )
 def test_what_stays_of_a_draft(found: Any, emitted: list[int], accepted: int) -> None:
     """With the end of the text, which the runtime keeps to itself, and without tokens that are none."""
     verdict = verifier().read([5, 6], [7, 8, 9], found)
     assert list(verdict.emitted) == emitted and verdict.accepted == accepted and verdict.decided
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (result(7, 100), "the engine drew the token 100, and the vocabulary has 100"),
+        (result(reason="LENGTH"), "the engine ended a round without any token (LENGTH)"),
+    ],
+)
+def test_what_is_no_token_ends_the_request(found: Any, told: str) -> None:
+    verdict = verifier().read([5, 6], [7, 8], found)
+    assert not verdict.emitted and str(verdict.fault) == told
 
 
 def test_it_is_told_where_the_runtime_counted_otherwise() -> None:

@@ -102,7 +102,7 @@ def test_lengths_are_checked_because_the_runtime_shortens_without_a_word() -> No
 
 def test_greedy_is_the_best_token_and_nothing_else() -> None:
     made = request_arguments(replace(ASK, seed=2**64 - 1), 1, now=0)
-    assert made["sampling_config"] == {"seed": 0, "top_k": 1}
+    assert made["sampling_config"] == {"seed": 0, "min_tokens": 0, "top_k": 1}
     assert made["output_config"] == {"exclude_input_from_output": True, "return_perf_metrics": True}
     assert made["streaming"] is True and made["priority"] == 0.5
     assert {"allotted_time_ms", "cache_salt_id", "embedding_bias"} & set(made) == set()
@@ -134,7 +134,7 @@ def test_greedy_is_the_best_token_and_nothing_else() -> None:
 def test_sampling_names_the_whole_law(sampling: SamplingParams, expected: dict[str, Any]) -> None:
     """With neither top_k nor top_p the runtime takes the best token, whatever the temperature."""
     made = request_arguments(replace(ASK, sampling=sampling, seed=4), 0, now=0)
-    assert made["sampling_config"] == {"seed": 4, **expected}
+    assert made["sampling_config"] == {"seed": 4, "min_tokens": 0, **expected}
 
 
 def test_one_id_ends_the_text_and_the_others_are_stop_words() -> None:

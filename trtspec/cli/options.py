@@ -32,11 +32,12 @@ def _argument(item: Field[Any], hint: Any) -> dict[str, Any]:
     told = item.metadata.get("default", item.default)
     if kind is bool:
         action = argparse.BooleanOptionalAction if told else "store_true"
-        return {"action": action, "default": item.default, "help": item.metadata["help"]}
+        default = " (default: on for embedded engines)" if item.default is None else ""
+        return {"action": action, "default": item.default, "help": item.metadata["help"] + default}
     return {
         "type": kind,
         "default": item.default,
         "choices": item.metadata.get("choices"),
         "metavar": None if "choices" in item.metadata else kind.__name__.upper(),
-        "help": f"{item.metadata['help']} (default: {told})",
+        "help": f"{item.metadata['help']} (default: {item.metadata.get('told', told)})",
     }

@@ -16,7 +16,7 @@ from trtspec.errors import TrtspecError
 from trtspec.executors.channel import Channel
 from trtspec.executors.messages import Close, OpenFailed
 from trtspec.openmp import considerate
-from trtspec.ranks import launcher_files
+from trtspec.ranks import launcher_files, of_child
 
 CLOSE_GRACE_SECONDS = 5.0
 """Time for the running pass to end when the child is asked to stop; then it is killed."""
@@ -44,10 +44,11 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
+            environment = _environment()
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, str(theirs.fileno())),
-                pass_fds=[theirs.fileno(), *launcher_files()],
-                env=_environment(),
+                pass_fds=[theirs.fileno(), *launcher_files(environment)],
+                env=environment,
             )
             undo.callback(_kill, process)
             channel = await Channel.over(ours)
@@ -95,4 +96,4 @@ def _environment() -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     # An empty entry would mean the current folder.
     path = [str(Path(trtspec.__file__).parents[1]), *(entry for entry in inherited if entry)]
-    return {**considerate(os.environ), "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+    return {**considerate(of_child()), "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}

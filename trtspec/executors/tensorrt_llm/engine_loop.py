@@ -8,10 +8,10 @@ would stick, so that the process ends with `EngineDied`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -21,7 +21,7 @@ from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
-from trtspec.executors.tensorrt_llm.outputs import Ask, Output
+from trtspec.executors.tensorrt_llm.outputs import Ask, Live, Output
 from trtspec.executors.tensorrt_llm.waiting import Arrived, Broken, wait_for_responses
 from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started, StepOutput
 
@@ -32,15 +32,6 @@ _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 """How often deadlines of queued requests, and a hanging engine, are looked after while requests live."""
 _DRAIN_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class Live:
-    """One of our requests, and what has become of its outputs."""
-
-    request: Request
-    unfinished: int
-    started: bool = False
 
 
 class EngineLoop:
@@ -65,6 +56,8 @@ class EngineLoop:
         self._live: dict[str, Live] = {}
         self._going_on: list[Output] = []
         """Those whose round is over, until all that came with it is read: what is asked at once is batched at once."""
+        self._full = False
+        """Some of them found an executor's queue full: nobody new is let in before they are."""
         self._batches = 0
         self._last_signs: dict[str, float] = {}
         """When each engine last answered, or was asked something while it had nothing to do."""
@@ -118,16 +111,23 @@ class EngineLoop:
 
     def _submit(self, request: Request) -> Iterable[EngineEvent]:
         """Enqueue all outputs of a request at once, or none of them."""
+        outputs: Sequence[Output] = ()
         try:
+            if self._full:
+                raise Overloaded("the engine's queue is full: outputs that run already wait for a place in it")
             outputs, now = self._outputs(request), time.monotonic()
             self._enqueue([(output, output.ask(now)) for output in outputs])
         except RequestError as error:
+            for output in outputs:
+                output.close()
             return (Failed(request.request_id, error),)
         self._live[request.request_id] = Live(request, request.n)
         return ()
 
     def _enqueue(self, asks: Sequence[tuple[Output, Ask]]) -> None:
         """Ask one executor for what outputs want. Raises a `RequestError`; then nothing is asked."""
+        if not asks:
+            return
         name = asks[0][1].engine
         if not self._is_busy(name):
             self._last_signs[name] = time.monotonic()
@@ -139,24 +139,44 @@ class EngineLoop:
 
     def _go_on(self) -> Iterable[EngineEvent]:
         """The next round of all that are waiting for one, for each executor at once."""
-        going, self._going_on = self._going_on, []
+        going, self._going_on, self._full = self._going_on, [], False
         asks: dict[str, list[tuple[Output, Ask]]] = {}
         for output in going:
+            now = time.monotonic()
+            if not self._is_live(output):
+                output.close()
+            elif (step := output.late(now)) is not None:
+                yield from self._told(self._live[output.request.request_id], step, None)
+                output.close()
+            else:
+                try:
+                    ask = output.ask(now)
+                    asks.setdefault(ask.engine, []).append((output, ask))
+                except RequestError as error:
+                    yield self._fail(output, error)
+        for some in asks.values():
+            yield from self._ask_again(some)
+
+    def _ask_again(self, asks: Sequence[tuple[Output, Ask]]) -> Iterable[EngineEvent]:
+        """All at once, or, where that is refused, one after the other: what finds no place waits for the next turn."""
+        live = [pair for pair in asks if self._is_live(pair[0])]
+        for output in [output for output, _ in asks if not self._is_live(output)]:
+            output.close()
+        with contextlib.suppress(RequestError):
+            self._enqueue(live)
+            return
+        for place, (output, ask) in enumerate(live):
             try:
                 if self._is_live(output):
-                    ask = output.ask(time.monotonic())
-                    asks.setdefault(ask.engine, []).append((output, ask))
+                    self._enqueue([(output, ask)])
                 else:
                     output.close()
+            except Overloaded:
+                self._going_on += [output for output, _ in live[place:]]
+                self._full = True
+                return
             except RequestError as error:
                 yield self._fail(output, error)
-        for some in asks.values():
-            try:
-                self._enqueue(some)
-            except Overloaded:  # they were let in before, and wait for the next turn
-                self._going_on += [output for output, _ in some]
-            except RequestError as error:
-                yield from [self._fail(output, error) for output, _ in some if self._is_live(output)]
 
     def _is_live(self, output: Output) -> bool:
         return output.request.request_id in self._live
@@ -186,9 +206,9 @@ class EngineLoop:
         if step is not None and self._is_live(output):
             yield from self._told(self._live[output.request.request_id], step, result)
         if result.is_final:
-            yield from self._final(id_, output, result)
+            self._final(id_, output, result)
 
-    def _told(self, live: Live, step: StepOutput, result: Any) -> Iterable[EngineEvent]:
+    def _told(self, live: Live, step: StepOutput, result: Any | None) -> Iterable[EngineEvent]:
         if not live.started:
             live.started = True
             yield Started(live.request.request_id, self._cached_tokens(result))
@@ -198,15 +218,12 @@ class EngineLoop:
                 del self._live[live.request.request_id]
         yield step
 
-    def _final(self, id_: Id, output: Output, result: Any) -> Iterable[EngineEvent]:
-        """An answer is complete: the output ended, or asks for its next round if somebody still waits for it."""
+    def _final(self, id_: Id, output: Output, result: Any) -> None:
+        """An answer is complete: the output ended, or goes on with its next round if somebody still waits for it."""
         del self._asked[id_]
         if doubt := output.disagreement(result):
             _log.warning("request %s: %s", output.request.request_id, doubt)
         if output.ended or not self._is_live(output):
-            output.close()
-        elif (step := output.late(time.monotonic())) is not None:
-            yield from self._told(self._live[output.request.request_id], step, result)
             output.close()
         else:
             self._going_on.append(output)
@@ -227,8 +244,8 @@ class EngineLoop:
         self._cancel(output.request.request_id)
         return Failed(output.request.request_id, error)
 
-    def _cached_tokens(self, result: Any) -> int | None:
-        metrics = result.request_perf_metrics
+    def _cached_tokens(self, result: Any | None) -> int | None:
+        metrics = None if result is None else result.request_perf_metrics
         return None if metrics is None else metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block
 
     def _look_after(self, now: float) -> list[EngineEvent]:

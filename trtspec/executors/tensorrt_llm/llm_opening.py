@@ -42,7 +42,7 @@ def open_engine(
         _log.warning(permanent)
     try:
         llm = make_llm(llm_arguments(planned, directory))
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise EngineFolderError(f"{directory}: TensorRT-LLM cannot load it: {first_line(str(error))}") from error
     info = engine_info(
         manifest,

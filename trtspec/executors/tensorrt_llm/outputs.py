@@ -1,4 +1,4 @@
-"""What the loop over TensorRT-LLM's executors knows of an output: what it asks next, and what it makes of an answer."""
+"""What the loop over TensorRT-LLM's executors knows of an output: what it asks next, what it makes of an answer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ class Ask:
     engine: str
     """The engine's name in its folder."""
     arguments: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Live:
+    """One of our requests, and what has become of its outputs."""
+
+    request: Request
+    unfinished: int
+    started: bool = False
 
 
 class Output(Protocol):

@@ -24,9 +24,10 @@ def check_pool(directory: Path, folder: FolderSpec, names: Iterable[str], option
     files = [directory / name / f"rank{ranks.rank}.engine" for name in names]
     engines = sum(file.stat().st_size for file in files if file.is_file()) // _MIB
     pools = options.kv_cache_mib * len(files) // folder.world_size
+    each = f" for each of {len(files)} engines" if len(files) > 1 else ""
     if pools + engines > gpu.free_mib:
         raise ConfigError(
-            f"--kv-cache-mib is {options.kv_cache_mib}, of which this rank holds {pools} MiB beside {engines} MiB of "
-            f"its engine, and {gpu.name} has {gpu.free_mib} MiB free; give less, leave it out (keys and values then "
-            "take what is free), or end what else uses the GPU"
+            f"--kv-cache-mib is {options.kv_cache_mib}{each}, of which this rank holds {pools} MiB beside {engines} "
+            f"MiB of what is compiled, and {gpu.name} has {gpu.free_mib} MiB free; give less, leave it out (keys and "
+            "values then take what is free), or end what else uses the GPU"
         )

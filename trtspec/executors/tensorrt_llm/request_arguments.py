@@ -47,8 +47,10 @@ def request_arguments(request: Request, output_index: int, now: float) -> dict[s
 
 
 def sampling_arguments(sampling: SamplingParams, seed: int, prompt_tokens: int) -> dict[str, Any]:
-    """Of `SamplingConfig`; only what differs from neutral."""
-    found: dict[str, Any] = {"seed": seed}
+    """Of `SamplingConfig`; what differs from neutral, and `min_tokens` always: unset it is 1, which holds back the end
+    of a text's first token as soon as any request beside it has set one.
+    """
+    found: dict[str, Any] = {"seed": seed, "min_tokens": sampling.min_tokens}
     if sampling.greedy:
         found["top_k"] = 1
     else:
@@ -58,7 +60,7 @@ def sampling_arguments(sampling: SamplingParams, seed: int, prompt_tokens: int) 
     if sampling.repetition_penalty != 1.0:
         found["repetition_penalty"] = sampling.repetition_penalty
     found |= _counted(sampling, prompt_tokens)
-    return found | ({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {})
+    return found
 
 
 def _counted(sampling: SamplingParams, prompt_tokens: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Admission:
     def __init__(self, opened: Opened, faults: Faults, reuse: Reuse) -> None:
         self._opened, self._faults, self._reuse = opened, faults, reuse
         self._seen = 0
+        self._held = False
 
     def admit(self, group: Group) -> list[Sequence]:
         self._seen += 1
@@ -50,7 +51,8 @@ class Admission:
         vocabulary = folder.pretrained["vocab_size"]
         typical = folder.mode == "EAGLE" and _typical(self._opened.config)
         logits = partial(logits_after, folder.hugging_face, request.input_token_ids)
-        sampling = sampling_of(folder.mode, Asked(request, max_tokens, vocabulary, logits, typical))
+        self._held = self._held or bool(request.sampling_config.min_tokens)
+        sampling = sampling_of(folder.mode, Asked(request, max_tokens, vocabulary, logits, typical, self._held))
         self._count_reuse(group)
         return [self._sequence(group, index, max_tokens, sampling) for index in range(group.count)]
 

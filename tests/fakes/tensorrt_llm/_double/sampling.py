@@ -38,6 +38,8 @@ class Asked:
     """What the network says after the prompt, [V]."""
     typical: bool = False
     """EAGLE's executor-wide switch."""
+    held: bool = False
+    """Some request has set `min_tokens`: from then on, those that have not are held back for their default of 1."""
 
     @property
     def config(self) -> Any:
@@ -45,7 +47,8 @@ class Asked:
 
     @property
     def min_tokens(self) -> int:
-        return min(self.config.min_tokens or 0, self.max_tokens)
+        given = self.config.min_tokens
+        return min(int(self.held) if given is None else given, self.max_tokens)
 
     @property
     def bias(self) -> tuple[tuple[int, float], ...]:

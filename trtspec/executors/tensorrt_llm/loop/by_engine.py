@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from trtspec.decoding.sampling import NO_TOKEN
-from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, in_vocabulary, round_seed
+from trtspec.errors import EngineFault
+from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, engine_fault, round_seed
 from trtspec.executors.tensorrt_llm.request_arguments import ends, request_arguments, sampling_arguments
 from trtspec.types import Request
 
@@ -49,11 +49,15 @@ class EngineVerifier:
 
     def read(self, tokens: Sequence[int], draft: Sequence[int], result: Any) -> Verdict:
         """The end of the text is not among the tokens of a round that it ended."""
-        emitted = [in_vocabulary(int(token), self.vocabulary) for token in result.output_token_ids[0]]
-        if result.finish_reasons[0].name == _ENDED:
+        emitted, reason = [int(token) for token in result.output_token_ids[0]], result.finish_reasons[0].name
+        if (wrong := engine_fault(emitted, self.vocabulary)) is not None:
+            return Verdict((), 0, fault=wrong)
+        if reason == _ENDED:
             emitted += [] if (end := ends(self.request)[0]) is None else [end]
+        if not emitted:
+            return Verdict((), 0, fault=EngineFault(f"the engine ended a round without any token ({reason})"))
         accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(draft, emitted, strict=False))))
-        return Verdict(emitted or (NO_TOKEN,), accepted, doubt=_doubt(result, accepted))
+        return Verdict(emitted, accepted, doubt=_doubt(result, accepted))
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -14,12 +14,12 @@ from typing import Any
 
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import PlanRow
-from trtspec.decoding.sampling import ChoiceRows
+from trtspec.decoding.sampling import FAULTS, ChoiceRows, fault
 from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.loop.deciding import decide
 from trtspec.executors.tensorrt_llm.loop.logprobs import token_logprobs
 from trtspec.executors.tensorrt_llm.loop.top_rows import Remembered, TopRow, last_rows
-from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, in_vocabulary, round_seed
+from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, engine_fault, round_seed
 from trtspec.executors.tensorrt_llm.request_arguments import request_arguments, sampling_arguments
 from trtspec.types import Request, SamplingParams
 
@@ -63,11 +63,19 @@ class RowsVerifier:
         rows = self._rows(tokens, draft, result)
         emitted, decided = self._walk(tokens, draft, rows)
         if not decided and not draft:
-            emitted, decided = [in_vocabulary(int(result.output_token_ids[0][0]), self.vocabulary)], True
+            return self._engines_own(result, rows)
+        if emitted and emitted[-1] in FAULTS:
+            return Verdict(emitted[:-1], len(emitted) - 1, told=self._told(rows, emitted), fault=fault(emitted[-1]))
         return Verdict(emitted, len(emitted) - decided, decided, self._told(rows, emitted))
 
     def close(self) -> None:
         self.editor.release([self.sequence_id])
+
+    def _engines_own(self, result: Any, rows: Sequence[TopRow | None]) -> Verdict:
+        drawn = [int(token) for token in result.output_token_ids[0][:1]]
+        if (wrong := engine_fault(drawn, self.vocabulary)) is not None:
+            return Verdict((), 0, fault=wrong)
+        return Verdict(drawn, 0, told=self._told(rows, drawn))
 
     def _rows(self, tokens: Sequence[int], draft: Sequence[int], result: Any) -> list[TopRow | None]:
         """What is told of the text's last position, and of each of the draft's; remembered where the cache hides it."""

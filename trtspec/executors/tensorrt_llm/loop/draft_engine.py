@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from trtspec.errors import EngineFolderError
 from trtspec.executors.messages import Close, OpenFailed, pack, receive
+from trtspec.ranks import alone
 
 _CLOSE_SECONDS = 10.0
 
@@ -90,7 +91,7 @@ class DraftEngine:
         module = "trtspec.executors.tensorrt_llm.loop.draft_worker"
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, "-m", module, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=alone()
             )
         self._send(first)
         answer = receive(self._channel)

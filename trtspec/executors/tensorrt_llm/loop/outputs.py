@@ -8,14 +8,14 @@ from itertools import count
 
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.proposers.ngram import NgramProposer
-from trtspec.errors import Unsupported
+from trtspec.errors import ConfigError, Unsupported
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_spec import EXTERNAL, TARGET, TOP_LOGITS, EngineSpec, FolderSpec
 from trtspec.executors.tensorrt_llm.loop.by_engine import EngineVerifier
 from trtspec.executors.tensorrt_llm.loop.by_rows import RowsVerifier
 from trtspec.executors.tensorrt_llm.loop.drafts import Drafts, EngineDrafts, NgramDrafts, NoDrafts
-from trtspec.executors.tensorrt_llm.loop.rounds import Engine, Rounds
+from trtspec.executors.tensorrt_llm.loop.rounds import Rounds, Shared
 from trtspec.executors.tensorrt_llm.outputs import Output
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import EngineInfo, Method, Request
@@ -40,25 +40,30 @@ def outputs(
 ) -> Maker:
     """The maker for an engine whose drafts come from outside."""
     vocabulary = info.limits.vocabulary_size
-    engine = Engine(_drafts(speculative), vocabulary, longest=info.limits.max_context_tokens - 1)
+    shared = Shared(_drafts(speculative), vocabulary, longest=info.limits.max_context_tokens - 1)
     if folder.engines[TARGET].mode == EXTERNAL:
-        return _by_engine(engine, folder.logits_width)
-    return _by_rows(engine, refuses_full_vocabulary)
+        if refuses_full_vocabulary:
+            raise ConfigError(
+                "--full-vocabulary refuse: this engine verifies drafts itself, which helps such requests too; leave it "
+                "out"
+            )
+        return _by_engine(shared, folder.logits_width)
+    return _by_rows(shared, refuses_full_vocabulary)
 
 
-def _by_engine(engine: Engine, logits_width: int) -> Maker:
+def _by_engine(shared: Shared, logits_width: int) -> Maker:
     ids = count()
 
     def make(request: Request) -> Sequence[Output]:
         if not request.drafts:
             return _whole(request)
-        verifiers = [EngineVerifier(request, index, engine.vocabulary, logits_width) for index in range(request.n)]
-        return [Rounds(request, index, engine, next(ids), verifier) for index, verifier in enumerate(verifiers)]
+        verifiers = [EngineVerifier(request, index, shared.vocabulary, logits_width) for index in range(request.n)]
+        return [Rounds(request, index, shared, next(ids), verifier) for index, verifier in enumerate(verifiers)]
 
     return make
 
 
-def _by_rows(engine: Engine, refuses_full_vocabulary: bool) -> Maker:
+def _by_rows(shared: Shared, refuses_full_vocabulary: bool) -> Maker:
     ids, editor = count(), Editor()
 
     def make(request: Request) -> Sequence[Output]:
@@ -76,7 +81,7 @@ def _by_rows(engine: Engine, refuses_full_vocabulary: bool) -> Maker:
 
     def rounds(request: Request, index: int) -> Output:
         id_ = next(ids)
-        return Rounds(request, index, engine, id_, RowsVerifier(request, index, id_, editor, engine.vocabulary))
+        return Rounds(request, index, shared, id_, RowsVerifier(request, index, id_, editor, shared.vocabulary))
 
     return make
 

@@ -8,8 +8,8 @@ from itertools import takewhile
 from typing import Any
 
 from trtspec.decoding.proposer import SequenceView
-from trtspec.decoding.sampling import FAULTS, fault
 from trtspec.decoding.sequence import ending
+from trtspec.errors import RequestError
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.loop.drafts import Depth, Drafts
 from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, Verifier
@@ -20,8 +20,8 @@ _INTERRUPTED = {"TIMED_OUT": FinishReason.DEADLINE, "CANCELLED": FinishReason.CA
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """What all outputs of an engine share."""
+class Shared:
+    """What all outputs of an engine have in common."""
 
     drafts: Drafts
     vocabulary: int
@@ -35,7 +35,7 @@ class Rounds:
 
     request: Request
     output_index: int
-    engine: Engine
+    shared: Shared
     sequence_id: int
     """Unique in the engine's life."""
     verifier: Verifier
@@ -48,7 +48,7 @@ class Rounds:
     _depth: Depth = field(default_factory=lambda: Depth(0))
     _empty: tuple[PassRecord, ...] = ()
     """Rounds that decided nothing, to be told with the next one that does."""
-    _fault: int | None = None
+    _fault: RequestError | None = None
     _doubt: str | None = None
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Rounds:
     def ask(self, now: float) -> Ask:
         """The next round, or what its draft is asked for. Raises the fault that the last one ended with."""
         if self._fault is not None:
-            raise fault(self._fault)
+            raise self._fault
         if self._draft is None:
             proposed = self._propose(now)
             if isinstance(proposed, Ask):
@@ -94,7 +94,7 @@ class Rounds:
 
     def close(self) -> None:
         """Forget what is kept elsewhere under its id."""
-        self.engine.drafts.release(self.sequence_id)
+        self.shared.drafts.release(self.sequence_id)
         self.verifier.close()
 
     @property
@@ -103,30 +103,29 @@ class Rounds:
 
     def _propose(self, now: float) -> Sequence[int] | Ask:
         """No draft while the prompt is not computed, nor where a position is to be decided by the engine."""
-        room = min(self.request.max_tokens - self._generated - 1, self.engine.longest - len(self._tokens))
+        room = min(self.request.max_tokens - self._generated - 1, self.shared.longest - len(self._tokens))
         if not self._generated:
             return ()
         depth = min(self._depth.coming(), room)
         if depth <= 0:
             return ()
         view = SequenceView(self.sequence_id, self._tokens, depth, depth, self.request, self.output_index, ())
-        return self.engine.drafts.propose(view, now)
+        return self.shared.drafts.propose(view, now)
 
     def _usable(self, draft: Sequence[int]) -> tuple[int, ...]:
         """As far as its tokens are of the target's vocabulary, which a draft model may exceed."""
-        return tuple(takewhile(lambda token: token < self.engine.vocabulary, draft))
+        return tuple(takewhile(lambda token: token < self.shared.vocabulary, draft))
 
     def _emit(self, draft: Sequence[int], verdict: Verdict, pass_index: int) -> StepOutput | None:
         """Append what a round decided, up to the output's end."""
         emitted = verdict.emitted
-        good = emitted[:-1] if emitted and emitted[-1] in FAULTS else emitted
-        kept, finish = ending(self.request, self.request.max_tokens - self._generated, good) or (len(good), None)
-        if finish is None and len(good) < len(emitted):
-            self._fault = emitted[-1]
+        room = self.request.max_tokens - self._generated
+        kept, finish = ending(self.request, room, emitted) or (len(emitted), None)
+        self._fault = verdict.fault if finish is None else None
         record = PassRecord(pass_index, (1,) * len(draft), verdict.accepted, len(emitted), prefill=not self._generated)
         if finish is not None or self._fault is not None:
             record = record.cut_to(kept)
-        return self._step(good[:kept], record, finish, verdict)
+        return self._step(emitted[:kept], record, finish, verdict)
 
     def _step(
         self, tokens: Sequence[int], record: PassRecord | None, finish: Finish | None, verdict: Verdict | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trtspec.decoding.sampling import NO_TOKEN
+from trtspec.errors import EngineFault, RequestError
 from trtspec.types import TokenLogprobs
 
 
@@ -16,13 +16,15 @@ class Verdict:
     """What became of a round."""
 
     emitted: Sequence[int]
-    """Tokens of the draft that stay, and behind them the target's own; the last one may be one of `FAULTS`."""
+    """Tokens of the draft that stay, and behind them the target's own."""
     accepted: int
     """How many of them were drafted."""
     decided: bool = True
     """False where the position behind the accepted tokens was left open, and what comes is the next round's."""
     told: Sequence[TokenLogprobs] = ()
     """Of each emitted token, where the request asks for it."""
+    fault: RequestError | None = None
+    """What the output cannot go on for, behind what was emitted."""
     doubt: str | None = None
     """What the runtime counted itself, where it says otherwise."""
 
@@ -49,6 +51,9 @@ def round_seed(seed: int, output_index: int, position: int) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
 
 
-def in_vocabulary(token: int, vocabulary: int) -> int:
-    """A token that the engine drew; none where it is one of those that fill up the rows of its output head."""
-    return token if token < vocabulary else NO_TOKEN
+def engine_fault(tokens: Sequence[int], vocabulary: int) -> EngineFault | None:
+    """What is wrong with what an engine drew: one of the ids that fill up the rows of its output head is no token."""
+    beyond = [token for token in tokens if token >= vocabulary]
+    if not beyond:
+        return None
+    return EngineFault(f"the engine drew the token {beyond[0]}, and the vocabulary has {vocabulary}")
