@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from plugins import launch_verification
-from plugins.verification_specs import CHAIN_REJECTION, MOST_NODES
-from tests.plugins.chains import Chains, Shape, clear, random_chains
+from plugins.specs import KernelSpec
+from plugins.verification_specs import CHAIN_REJECTION, CHAIN_STATISTICS, MOST_NODES
+from tests.plugins.chains import MARGIN, Chains, Shape, clear, random_chains
 
 HALF = [torch.float16, torch.bfloat16]
 
@@ -60,30 +63,66 @@ def test_every_fate_of_a_chain() -> None:
     assert agree(chains) == 30
 
 
-def test_parts_of_a_vocabulary_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven parts, merged two by two."""
-    chains = random_chains(Shape(5, 2, 100, padding=4), seed=5)
-    whole = chains.launched()
-    small = {"BLOCK": 16, "PARTS": 2}
-    cut = [
-        replace(spec, constants={name: small.get(name, size) for name, size in spec.constants.items()})
+def cut(most: int) -> list[KernelSpec]:
+    """The kernels for parts of at most so many tokens, merged two by two."""
+    sizes = {"BLOCK": most, "PARTS": 2}
+    return [
+        replace(spec, constants={name: sizes.get(name, size) for name, size in spec.constants.items()})
         for spec in CHAIN_REJECTION
     ]
-    monkeypatch.setattr(launch_verification, "CHAIN_REJECTION", cut)
+
+
+def everything_left(chains: Chains, specs: Sequence[KernelSpec]) -> dict[str, Tensor]:
+    """All outputs of some launches, by name."""
+    known = {name: value for name, value in chains._asdict().items() if name != "vocabulary"}
+    for spec in specs:
+        numbers = {"vocabulary": chains.vocabulary} if "vocabulary" in spec.scalars else {}
+        outputs = launch_verification.launch(spec, *(known[item.name] for item in spec.inputs), **numbers)
+        known |= {item.name: output for item, output in zip(spec.outputs, outputs, strict=True)}
+    return {item.name: known[item.name] for spec in specs for item in spec.outputs}
+
+
+def test_parts_of_a_vocabulary_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven of them."""
+    chains = random_chains(Shape(5, 2, 100, padding=4), seed=5)
+    whole = chains.launched()
+    monkeypatch.setattr(launch_verification, "CHAIN_REJECTION", cut(16))
     for ours, theirs in zip(chains.launched(), whole, strict=True):
         assert ours.tolist() == theirs.tolist()
 
 
+@pytest.mark.parametrize("specs", [CHAIN_REJECTION[:2], cut(16)[:2]], ids=["one part", "seven parts"])
+def test_statistics_where_chains_end(specs: Sequence[KernelSpec]) -> None:
+    """The log of a sum of exponentials, of what is read again; what is not has the sum 0."""
+    chains = random_chains(Shape(9, 2, 100), seed=8)
+    left = everything_left(chains, specs)
+    counted = chains.counts.tolist(), chains.certain.tolist()
+    for row, (end, count, certain) in enumerate(zip(left["accepted"].tolist(), *counted, strict=True)):
+        for side, scores, read in (
+            ("target", chains.target, end < count),
+            ("draft", chains.draft, end < count and not certain),
+        ):
+            best, mass = left[f"{side}_best"][row], left[f"{side}_mass"][row]
+            expected = scores[row, end].double().exp().sum().item() if read else 0.0
+            assert (best.double().exp() * mass).item() == pytest.approx(expected, rel=MARGIN), (row, side)
+    assert 0 < (left["draft_mass"] > 0).sum() < (left["target_mass"] > 0).sum() < 9
+
+
+def test_what_need_not_be_read_is_not() -> None:
+    """Scores that would do no harm: of certain rows' drafts, and beyond a count."""
+    scores = torch.zeros(3, 3, 8)
+    counts, certain = torch.tensor([2, 1, 2]).int(), torch.tensor([1, 0, 0]).int()
+    parts = launch_verification.launch(CHAIN_STATISTICS, scores, scores[:, 1:].clone(), counts, certain, vocabulary=7)
+    _, target_sum, _, draft_sum = (part.squeeze(2).tolist() for part in parts)
+    assert target_sum == [[7, 7], [7, 0], [7, 7]]
+    assert draft_sum == [[0, 0], [7, 0], [7, 7]]
+
+
 def test_launched_twice_the_same_bits_are_left() -> None:
     chains = random_chains(Shape(3, 2, 5000), seed=9)
-    arrays = [dict(zip(Chains._fields, chains, strict=True)) for _ in range(2)]
-    for spec in CHAIN_REJECTION:
-        numbers = {"vocabulary": 5000} if "vocabulary" in spec.scalars else {}
-        for known in arrays:
-            outputs = launch_verification.launch(spec, *(known[item.name] for item in spec.inputs), **numbers)
-            known |= {item.name: output for item, output in zip(spec.outputs, outputs, strict=True)}
-        for item in spec.outputs:
-            assert torch.equal(arrays[0][item.name], arrays[1][item.name]), item.name
+    first, second = (everything_left(chains, CHAIN_REJECTION) for _ in range(2))
+    for name, output in first.items():
+        assert torch.equal(output, second[name]), name
 
 
 def one_chain(target: list[list[float]], draft: list[list[float]], tokens: list[int], draw: float) -> Chains:
@@ -130,9 +169,10 @@ def test_a_residual_that_is_empty_by_rounding_leaves_the_targets_law() -> None:
 @pytest.mark.parametrize("column", [0, 2], ids=["at the token", "elsewhere"])
 def test_a_target_row_without_a_law_ends_the_chain_without_a_token(bad: float, certain: int, column: int) -> None:
     """After one node that stays; nodes behind it do not matter."""
-    target = [[0.0, -torch.inf, -torch.inf] for _ in range(4)]
+    sure = [0.0, -torch.inf, -torch.inf]
+    target = [sure, [0.0, 0.0, 0.0], sure, sure]
     target[1][column] = bad
-    chains = one_chain(target, [row[:] for row in target[:1]] * 3, [0, 0, 0], draw=0.5)
+    chains = one_chain(target, [sure, sure, sure], [0, 0, 0], draw=0.5)
     outcome = chains._replace(certain=torch.tensor([certain], dtype=torch.int32)).launched()
     assert (outcome.accepted.item(), outcome.token.item()) == (1, -1)
 
