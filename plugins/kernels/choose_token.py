@@ -21,6 +21,13 @@ NAN: tl.constexpr = tl.constexpr(float("nan"))
 
 
 @triton.jit
+def key_of(value):
+    """The bits of a float64 as an int64 of the same order."""
+    bits = tl.where(value == 0.0, 0.0, value).to(tl.int64, bitcast=True)  # of two zeros neither is larger
+    return bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
+
+
+@triton.jit
 def choose_token_parts(
     logits,
     seeds,
@@ -59,8 +66,7 @@ def choose_token_parts(
         scores = read(logits + row * width, ids, vocabulary)
         top = tl.max(scores, 0)
         higher = tl.maximum(best, top)
-        total = total * weights(best, higher) + tl.sum(weights(scores, higher), 0)
-        best = higher
+        best, total = higher, total * weights(best, higher) + tl.sum(weights(scores, higher), 0)
         told = tl.maximum(told, tl.max(tl.where(ids == asked, scores, -INFINITY), 0))
         values, reach = scores.to(tl.float64), top.to(tl.float64)
         if draws_noise:
@@ -71,13 +77,11 @@ def choose_token_parts(
         if reach > leader:
             value = tl.max(values, 0)
             if value > leader:
-                leader = value
-                leader_id = tl.min(tl.where(values == value, ids, NO_ID), 0)
+                leader, leader_id = value, tl.min(tl.where(values == value, ids, NO_ID), 0)
                 leader_score = tl.max(tl.where(ids == leader_id, scores, -INFINITY), 0)
         first += BLOCK
     at = row * tl.num_programs(1) + split
-    bits = tl.where(leader == 0.0, 0.0, leader).to(tl.int64, bitcast=True)  # of two zeros neither is larger
-    tl.store(part_keys + at, bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF))
+    tl.store(part_keys + at, key_of(leader))
     tl.store(part_ids + at, leader_id)
     tl.store(part_scores + at, leader_score)
     tl.store(part_wanted + at, tl.where((asked >= 0) & (asked < vocabulary), told, INFINITY))
@@ -119,8 +123,7 @@ def choose_token_merge(
             leader, leader_id = key, tl.min(tl.where(keys == key, tokens, NO_ID), 0)
             score = tl.max(tl.where(tokens == leader_id, scores, -INFINITY), 0)
         higher = tl.maximum(best, tl.max(tops, 0))
-        total = total * weights(best, higher) + tl.sum(sums * weights(tops, higher), 0)
-        best = higher
+        best, total = higher, total * weights(best, higher) + tl.sum(sums * weights(tops, higher), 0)
         told = tl.maximum(told, tl.max(found, 0))
         start += BLOCK
     sound = finite(best)

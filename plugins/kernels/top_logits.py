@@ -80,8 +80,7 @@ def top_logits_merge(
         nans += tl.sum((tops != tops).to(tl.int32), 0)
         tops = tl.where(tops != tops, INFINITY, tops)
         higher = tl.maximum(best, tl.max(tops, 0))
-        total = total * weights(best, higher) + tl.sum(sums * weights(tops, higher), 0)
-        best = higher
+        best, total = higher, total * weights(best, higher) + tl.sum(sums * weights(tops, higher), 0)
         entry = start * MOST + tl.arange(0, BLOCK * MOST)
         keys = tl.load(part_keys + row * splits * MOST + entry, mask=entry < splits * MOST, other=LOWEST)
         kept = largest(tl.interleave(kept, largest(keys, BLOCK * MOST, MOST)), 2 * MOST, MOST)

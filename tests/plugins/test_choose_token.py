@@ -182,7 +182,7 @@ def test_launches_repeat_themselves() -> None:
 @pytest.mark.slow
 def test_choices_follow_the_law() -> None:
     law = torch.tensor([0.4, 0.3, 0.2, 0.05, 0.03, 0.02])
-    count = 3000
+    count = 1500
     logits = law.log().expand(count, 6)
     places = {"positions": list(range(count)), "choices": [0] * count, "noisy": [1] * count}
     chosen = launch.choose_token(*rows(logits, seeds=[9] * count, **places), 6).ids
