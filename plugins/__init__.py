@@ -1,4 +1,5 @@
 """Device kernels and TensorRT plugins that verify drafts; knows tensors, and neither requests nor engines.
 
-Each kernel has an eager twin in `trtspec.decoding` with its name and signature, which is its oracle.
+Each launcher has an eager twin in `plugins.eager` with its name and signature, made of the functions of
+`trtspec.decoding`: its oracle.
 """

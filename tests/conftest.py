@@ -16,6 +16,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # engines run on the CPU wherever the tests do; scripts/gpu-check is for GPUs
 
+# Kernels are interpreted. Triton reads this when it is imported, which torch may do long before a test of kernels.
+os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the slow tests too")
