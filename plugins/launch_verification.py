@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from math import prod
-
-import torch
 from torch import Tensor
 
 from plugins.eager_verification import ChainOutcome
-from plugins.specs import LOGITS, LOGITS_TYPES, Array, KernelSpec
+from plugins.launch import launch
 from plugins.verification_specs import CHAIN_REJECTION, MOST_NODES, WALK_TREE
 from trtspec.decoding.verify import Outcome
 
@@ -48,23 +43,6 @@ def chain_rejection(
     return ChainOutcome(arrays["accepted"], arrays["token"])
 
 
-def launch(spec: KernelSpec, *inputs: Tensor, **numbers: int) -> tuple[Tensor, ...]:
-    """The outputs of one kernel; `numbers` are the scalars that are no dimension of an input."""
-    sizes = {**spec.constants, **numbers}
-    for item, tensor in zip(spec.inputs, inputs, strict=True):
-        shape = [sizes.setdefault(str(name), size) for name, size in zip(item.shape, tensor.shape, strict=True)]
-        if list(tensor.shape) != shape or not _has_type(item, tensor) or not tensor.is_contiguous():
-            raise ValueError(f"{item.name}: {tensor.dtype} {[*tensor.shape]}; not contiguous {item.dtype} {shape}")
-    sizes |= {name: -(-sizes[size] // sizes[block]) for name, (size, block) in spec.derived.items()}
-    outputs = tuple(_empty(item, sizes, inputs[0].device) for item in spec.outputs)
-    grid = tuple(sizes[axis] for axis in spec.grid)
-    if prod(grid):
-        kernel = getattr(importlib.import_module(f"plugins.kernels.{spec.module}"), spec.name)
-        scalars = [sizes[name] for name in spec.scalars]
-        kernel[grid](*inputs, *scalars, *outputs, **spec.constants, num_warps=spec.num_warps)
-    return outputs
-
-
 def _check_places(name: str, over_places: Tensor, tokens: Tensor) -> None:
     """What a kernel cannot see: it would read and write elsewhere."""
     nodes = tokens.shape[1]
@@ -72,13 +50,3 @@ def _check_places(name: str, over_places: Tensor, tokens: Tensor) -> None:
         raise ValueError(f"tokens: {nodes} nodes a row; at most {MOST_NODES}")
     if over_places.shape[1] != nodes + 1:
         raise ValueError(f"{name}: {over_places.shape[1]} places a row for {nodes} nodes; wanted is one more")
-
-
-def _has_type(item: Array, tensor: Tensor) -> bool:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return name in LOGITS_TYPES if item.dtype == LOGITS else name == item.dtype
-
-
-def _empty(item: Array, sizes: Mapping[str, int], device: torch.device) -> Tensor:
-    shape = [sizes[str(name)] for name in item.shape]
-    return torch.empty(shape, dtype=getattr(torch, item.dtype), device=device)

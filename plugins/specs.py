@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plugins import sampling_specs
+from plugins import sampling_specs, verification_specs
 from plugins.contract import KernelSpec
 
-_FILES: Sequence[Sequence[KernelSpec]] = (sampling_specs.SPECS,)
+_FILES: Sequence[Sequence[KernelSpec]] = (sampling_specs.SPECS, verification_specs.SPECS)
 
 KERNELS: Mapping[str, KernelSpec] = {spec.name: spec for file in _FILES for spec in file}

@@ -6,7 +6,7 @@ columns of scores the first V, `vocabulary`, are tokens.
 
 from __future__ import annotations
 
-from plugins.specs import LOGITS, Array, KernelSpec
+from plugins.contract import LOGITS, Array, KernelSpec
 
 MOST_NODES = 64
 """What a row may draft: a program holds all its nodes at once."""

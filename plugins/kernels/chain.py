@@ -22,9 +22,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.kernels.gumbel import draws, gumbel
+from plugins.kernels.noise import draws, gumbel
+from plugins.kernels.softmax import INFINITY, finite
 
-INFINITY = tl.constexpr(float("inf"))
 LARGEST = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 TARGET_LANE = tl.constexpr(0)
 
@@ -37,16 +37,10 @@ def load_scores(scores, columns, vocabulary, wanted):
 
 
 @triton.jit
-def is_finite(score):
-    """Neither infinity; NaN there is none."""
-    return tl.abs(score) < INFINITY
-
-
-@triton.jit
 def store_part(scores, top, total, at):
     """The largest of a block of scores and the sum of exponentials below it; the sum is 0 where it is infinite."""
     best = tl.max(scores, axis=0)
-    below = tl.where(is_finite(best), scores, -INFINITY) - tl.where(is_finite(best), best, 0.0)
+    below = tl.where(finite(best), scores, -INFINITY) - tl.where(finite(best), best, 0.0)
     tl.store(top + at, best)
     tl.store(total + at, tl.sum(tl.exp(below), axis=0))
 
@@ -87,7 +81,7 @@ def merge_parts(top, total, place, real, splits, NODES: tl.constexpr, PARTS: tl.
         tops = tl.load(top + at, mask=mask, other=-INFINITY)
         sums = tl.load(total + at, mask=mask, other=0.0)
         higher = tl.maximum(best, tl.max(tops, axis=1))
-        known = is_finite(higher)
+        known = finite(higher)
         shift = tl.where(known, higher, 0.0)
         weights = tl.exp(tl.where(known[:, None], tops, -INFINITY) - shift[:, None])
         mass = mass * tl.exp(tl.where(known, best, -INFINITY) - shift) + tl.sum(sums * weights, axis=1)
@@ -158,7 +152,7 @@ def store_best(scores, columns, score, token, at):
     best = tl.max(scores, axis=0)
     column = tl.min(tl.where(scores == best, columns, 0x7FFFFFFF), axis=0)
     tl.store(score + at, order_bits(best))
-    tl.store(token + at, tl.where(is_finite(best), column, -1))
+    tl.store(token + at, tl.where(finite(best), column, -1))
 
 
 @triton.jit
@@ -188,9 +182,9 @@ def chain_draw(
     logs = tl.where(left > 0.0, tl.log(tl.where(left > 0.0, left, 1.0)), -INFINITY)
     banned = columns == tl.load(tokens + place, mask=rejected & sure, other=-1)
     residual = tl.where(scores < INFINITY, tl.where(drawn, logs, tl.where(banned, -INFINITY, scores)), INFINITY)
+    fours = part * (BLOCK // 4) + tl.arange(0, BLOCK // 4)
     position = tl.load(positions + row) + end
-    draw = draws(tl.load(seeds + row), position, tl.load(choices + row), part * BLOCK, TARGET_LANE, BLOCK)
-    noise = gumbel(draw)
+    noise = gumbel(draws(tl.load(seeds + row), position, tl.load(choices + row), fours, TARGET_LANE))
     at = row * tl.num_programs(0) + part
     store_best(residual.to(tl.float64) + noise, columns, residual_score, residual_token, at)
     store_best(scores.to(tl.float64) + noise, columns, target_score, target_token, at)

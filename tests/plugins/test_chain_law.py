@@ -68,7 +68,7 @@ def test_the_twin_keeps_the_law(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_the_kernels_keep_the_law(name: str) -> None:
-    check(DRAFTERS[name], 1_500, Chains.launched)
+    check(DRAFTERS[name], 1_000, Chains.launched)
 
 
 def test_the_kernels_keep_a_law_of_which_the_draft_knows_half() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from plugins import launch_verification
-from plugins.specs import KernelSpec
+from plugins.contract import KernelSpec
+from plugins.launch import launch
 from plugins.verification_specs import CHAIN_REJECTION, CHAIN_STATISTICS, MOST_NODES
 from tests.plugins.chains import MARGIN, Chains, Shape, clear, random_chains
 
@@ -77,7 +78,7 @@ def everything_left(chains: Chains, specs: Sequence[KernelSpec]) -> dict[str, Te
     known = {name: value for name, value in chains._asdict().items() if name != "vocabulary"}
     for spec in specs:
         numbers = {"vocabulary": chains.vocabulary} if "vocabulary" in spec.scalars else {}
-        outputs = launch_verification.launch(spec, *(known[item.name] for item in spec.inputs), **numbers)
+        outputs = launch(spec, *(known[item.name] for item in spec.inputs), **numbers)
         known |= {item.name: output for item, output in zip(spec.outputs, outputs, strict=True)}
     return {item.name: known[item.name] for spec in specs for item in spec.outputs}
 
@@ -112,10 +113,18 @@ def test_what_need_not_be_read_is_not() -> None:
     """Scores that would do no harm: of certain rows' drafts, and beyond a count."""
     scores = torch.zeros(3, 3, 8)
     counts, certain = torch.tensor([2, 1, 2]).int(), torch.tensor([1, 0, 0]).int()
-    parts = launch_verification.launch(CHAIN_STATISTICS, scores, scores[:, 1:].clone(), counts, certain, vocabulary=7)
+    parts = launch(CHAIN_STATISTICS, scores, scores[:, 1:].clone(), counts, certain, vocabulary=7)
     _, target_sum, _, draft_sum = (part.squeeze(2).tolist() for part in parts)
     assert target_sum == [[7, 7], [7, 0], [7, 7]]
     assert draft_sum == [[0, 0], [7, 0], [7, 7]]
+
+
+def test_padding_of_a_certain_row_forbids_nothing() -> None:
+    """The token beyond the count is the only likely one."""
+    chains = one_chain([[0.0, 50.0, 0.0]] * 2, [[0.0, 0.0, 0.0]], [1], draw=0.5)
+    one, none = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    outcome = chains._replace(counts=none, certain=one).launched()
+    assert (outcome.accepted.item(), outcome.token.item()) == (0, 1)
 
 
 def test_launched_twice_the_same_bits_are_left() -> None:
