@@ -39,7 +39,7 @@ OTHER = torch.tensor([[0.0, 1.0, 0.6, -1.0, 0.5, 0.2, -torch.inf], [0.8, -0.7, 0
 ALL = frozenset({0, 1, 2})
 DRAFTERS = {
     "sampled": Drafter(OTHER, False, ALL),
-    "certain": Drafter(OTHER, True, ALL),
+    "certain": Drafter(TARGET[:2], True, ALL),
     "the target itself": Drafter(TARGET[:2], False, frozenset({2})),
     "disjoint": Drafter(torch.where(TARGET.isfinite(), -torch.inf, 0.0)[:2], False, frozenset({0})),
 }

@@ -33,6 +33,7 @@ def test_a_launcher_and_its_twin_have_one_signature(name: str) -> None:
 def test_specs_launchers_and_twins_load_without_triton() -> None:
     """Where it is missing, a folder of engines can be planned and read all the same."""
     code = "import sys; sys.modules['triton'] = None; import plugins.specs, plugins.launch, plugins.eager"
+    code += ", plugins.launch_verification, plugins.eager_verification"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
