@@ -6,7 +6,6 @@ Triton is imported at the first launch. Each launcher has an eager twin of its n
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -77,9 +76,8 @@ def launch(spec: KernelSpec, *inputs: Tensor, **numbers: int) -> tuple[Tensor, .
         raise TypeError(f"{spec.name} takes the numbers {sorted(missing)}, not {sorted(numbers)}")
     outputs = tuple(_empty(item, sizes, inputs[0].device) for item in spec.outputs)
     grid = tuple(sizes[axis] for axis in spec.grid)
-    if math.prod(grid) > 0:
-        scalars = [{**sizes, **numbers}[name] for name in spec.scalars]
-        _function(spec)[grid](*inputs, *scalars, *outputs, **spec.constants, num_warps=spec.num_warps)
+    scalars = [{**sizes, **numbers}[name] for name in spec.scalars]
+    _function(spec)[grid](*inputs, *scalars, *outputs, **spec.constants, num_warps=spec.num_warps)
     return outputs
 
 

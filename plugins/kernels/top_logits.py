@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from plugins.kernels.softmax import INFINITY, finite, weights
+from plugins.kernels.softmax import INFINITY, weights
 from plugins.kernels.sorting import largest
 
 LOWEST: tl.constexpr = tl.constexpr(-(2**63))
@@ -88,7 +88,7 @@ def top_logits_merge(
     place = tl.arange(0, MOST)
     last = tl.min(tl.where(place < vocabulary, kept, 0x7FFFFFFFFFFFFFFF), 0)
     kept = tl.where(place < vocabulary, kept, last)
-    normaliser = tl.where(finite(best), best + tl.log(tl.maximum(total, 1.0)), best)
+    normaliser = best + tl.log(tl.maximum(total, 1.0))  # below 1 only where all is -inf
     sound = nans == 0
     at = top + row * ROW + place
     tl.store(at, tl.where(sound, values_of(kept), NAN))

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from plugins import eager, launch, sampling_specs
 from tests.law.chi_square import fit
-from tests.plugins.kernel_rows import ATOL, random_logits, rows, same_choice
+from tests.plugins.kernel_rows import ATOL, Rows, random_logits, rows, same_choice
 from trtspec.decoding.rng import Lane, gumbel, seed_words, uniforms
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose, process
 from trtspec.types import SamplingParams
 
+BLOCK = sampling_specs.CHOOSE_TOKEN_PARTS.constants["BLOCK"]
 SPLIT = sampling_specs.CHOOSE_TOKEN_PARTS.constants["SPLIT"]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -44,6 +45,13 @@ def test_a_large_vocabulary() -> None:
     same_choice(launch.choose_token(*taken, 32_000), eager.choose_token(*taken, 32_000))
 
 
+def in_small_blocks(taken: Rows, vocabulary: int, block: int, blocks: int) -> launch.ChosenTokens:
+    """In splits of so many blocks, of which the merge takes two at a time."""
+    find = replace(sampling_specs.CHOOSE_TOKEN_PARTS, constants={"BLOCK": block, "SPLIT": block * blocks})
+    merge = replace(sampling_specs.CHOOSE_TOKEN_MERGE, constants={"BLOCK": 2})
+    return launch.ChosenTokens(*launch.launch(merge, *launch.launch(find, *taken, vocabulary=vocabulary, lane=0)))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_shape_in_small_blocks(data: st.DataObject) -> None:
@@ -51,15 +59,12 @@ def test_any_shape_in_small_blocks(data: st.DataObject) -> None:
     block = data.draw(st.sampled_from([4, 8, 16]), "block")
     width = data.draw(st.integers(1, 40), "width")
     vocabulary = data.draw(st.integers(1, width), "vocabulary")
-    split = {"BLOCK": block, "SPLIT": block * data.draw(st.sampled_from([1, 2, 4]), "blocks")}
+    blocks = data.draw(st.sampled_from([1, 2, 4]), "blocks")
     logits = random_logits(data.draw(st.integers(1, 3), "rows"), width, seed=data.draw(st.integers(0, 99), "seed"))
     if data.draw(st.booleans(), "coarse"):
         logits = logits.round()
     taken = rows(logits, vocabulary=vocabulary)
-    find = replace(sampling_specs.CHOOSE_TOKEN_PARTS, constants=split)
-    merge = replace(sampling_specs.CHOOSE_TOKEN_MERGE, constants={"BLOCK": 2})
-    chosen = launch.ChosenTokens(*launch.launch(merge, *launch.launch(find, *taken, vocabulary=vocabulary, lane=0)))
-    same_choice(chosen, eager.choose_token(*taken, vocabulary))
+    same_choice(in_small_blocks(taken, vocabulary, block, blocks), eager.choose_token(*taken, vocabulary))
 
 
 @pytest.mark.parametrize("lane", [Lane.TARGET, Lane.DRAFT])
@@ -93,7 +98,10 @@ def test_rows_without_a_law_have_no_token_and_leave_their_neighbours_alone() -> 
 def test_a_masked_token_has_no_probability_and_none_wanted_is_not_a_number() -> None:
     logits = torch.zeros(4, 6)
     logits[:, 4] = -math.inf
-    told = launch.choose_token(*rows(logits, vocabulary=5, wanted=[4, 3, -1, 5]), 5).wanted_logprobs
+    taken = rows(logits, vocabulary=5, wanted=[4, 3, -1, 5])
+    chosen = launch.choose_token(*taken, 5)
+    same_choice(chosen, eager.choose_token(*taken, 5))
+    told = chosen.wanted_logprobs
     assert told[:1].tolist() == [-math.inf]
     assert told[1].item() == pytest.approx(-math.log(4), abs=ATOL)
     assert told[2:].isnan().all()
@@ -105,6 +113,13 @@ def test_equal_logits_without_noise_go_to_the_lowest_id(first: int) -> None:
     logits[:, [first, first + 40, 2 * SPLIT - 1]] = 30.0
     taken = rows(logits, noisy=[0, 0])
     assert launch.choose_token(*taken, 2 * SPLIT).ids.tolist() == [first, first]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_equals_of_many_splits_go_to_the_lowest_id(blocks: int) -> None:
+    logits = torch.zeros(2, 40)
+    logits[1, :3] = -1.0
+    assert in_small_blocks(rows(logits, noisy=[0, 0]), 40, 4, blocks).ids.tolist() == [0, 3]
 
 
 def test_neither_zero_is_larger() -> None:
@@ -148,14 +163,17 @@ def test_near_ties_are_told_apart_as_in_float64(low: int, high: int, gap: float)
 
 
 def test_the_same_noise_on_the_same_logit_goes_to_the_lowest_id() -> None:
-    """Of 32,000 tokens some share their 24 bits."""
-    here = (torch.full((32_000,), value) for value in (POSITION, CHOICE))
-    drawn = uniforms(seed_words([SEED]).expand(2, 32_000), *here, torch.arange(32_000), Lane.TARGET)
-    values, counts = drawn.unique(return_counts=True)
-    pair = (drawn == values[counts == 2][-1]).nonzero().flatten()
-    logits = torch.full((32_000,), -math.inf)
-    logits[pair] = 2.5
-    assert one_row(logits) == int(pair[0])
+    """Of 32,000 tokens some share their 24 bits: here two of one split but not of one block, and two of two splits."""
+    count = 32_000
+    here = (torch.full((count,), value) for value in (POSITION, CHOICE))
+    drawn = uniforms(seed_words([SEED]).expand(2, count), *here, torch.arange(count), Lane.TARGET)
+    order = drawn.argsort(stable=True)
+    pairs = torch.stack([order[:-1], order[1:]])[:, drawn[order].diff() == 0]
+    same_split, same_block = ((pairs // size).diff(dim=0)[0] == 0 for size in (SPLIT, BLOCK))
+    for pair in (pairs[:, same_split & ~same_block][:, 0], pairs[:, ~same_split][:, 0]):
+        logits = torch.full((count,), -math.inf)
+        logits[pair] = 2.5
+        assert one_row(logits) == int(pair[0])
 
 
 def test_the_largest_noise_is_finite_and_wins() -> None:
