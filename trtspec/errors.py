@@ -17,6 +17,7 @@ TrtspecError
 ├── ConfigError             a setting is wrong: names the flag or key
 ├── CheckpointError         a checkpoint cannot be built: names file, tensor and both values
 ├── EngineFolderError       a folder is no complete engine
+├── KernelError             a compiled kernel is not what its launcher expects: names kernel and what was found
 └── MissingDependency       an optional package is needed: names the extra
 """
 
@@ -108,6 +109,10 @@ class CheckpointError(TrtspecError):
 
 class EngineFolderError(TrtspecError):
     """A folder is not a complete engine of this version."""
+
+
+class KernelError(TrtspecError):
+    """A kernel cannot be compiled, or not to what launches it."""
 
 
 class MissingDependency(TrtspecError):

@@ -1,0 +1,147 @@
+"""TensorRT's own Python package, importable without TensorRT's libraries.
+
+The wheel `tensorrt_cu13_bindings` (1 MB) has the Python layer of plugins, and the native module below it, which needs
+three libraries of some gigabytes. It calls nine of their functions, when it is asked for a builder, a runtime or a
+registry; libraries with nothing but these nine stand for them here. So all classes, types and checks are NVIDIA's, and
+ours is what the libraries would do: keep a registry, and build expressions of dimensions, which have values here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+_LIBRARIES = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
+_FUNCTIONS = (
+    *("createInferBuilder_INTERNAL", "createInferRefitter_INTERNAL", "createInferRuntime_INTERNAL"),
+    *("createNvOnnxParserRefitter_INTERNAL", "createNvOnnxParser_INTERNAL", "getNvOnnxParserVersion"),
+    *("getBuilderPluginRegistry", "getPluginRegistry", "initLibNvInferPlugins"),
+)
+_KEPT: list[ModuleType] = []
+"""A native module cannot be loaded twice, and must not go before the interpreter does."""
+
+
+@contextlib.contextmanager
+def tensorrt_without_libraries(folder: Path) -> Iterator[ModuleType]:
+    """The package, importable as `tensorrt`; skips where the wheel or a C compiler is missing."""
+    bindings = importlib.util.find_spec("tensorrt_bindings")
+    if bindings is None or bindings.origin is None:
+        pytest.skip("TensorRT's Python layer is not installed: pip install tensorrt-cu13-bindings==10.14.1.48.post1")
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("no C compiler (cc) for the stand-ins of TensorRT's libraries")
+    _load_libraries(folder, compiler)
+    (folder / "tensorrt").symlink_to(Path(bindings.origin).parent)
+    sys.path.insert(0, str(folder))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in its docstrings
+            trt = importlib.import_module("tensorrt")
+            importlib.import_module("tensorrt.plugin")
+        _KEPT.append(trt)
+        registry = Registry()
+        trt.get_plugin_registry = lambda: registry  # type: ignore[attr-defined]
+        yield trt
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
+            _KEPT.append(sys.modules.pop(name))
+
+
+def _load_libraries(folder: Path, compiler: str) -> None:
+    source = folder / "nothing.c"
+    source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in _FUNCTIONS))
+    for name in _LIBRARIES:
+        library = str(folder / name)
+        subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, str(source)], check=True)
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+
+
+class Registry:
+    """Creators of plugins, by name."""
+
+    def __init__(self) -> None:
+        self._creators: dict[tuple[str, str, str], Any] = {}
+
+    def register_creator(self, creator: Any, namespace: str) -> None:
+        self._creators[creator.name, creator.plugin_version, namespace] = creator
+
+    def get_creator(self, name: str, version: str, namespace: str) -> Any:
+        return self._creators[name, version, namespace]
+
+
+class Network:
+    """What `add_plugin` of a network does with a plugin that Python describes."""
+
+    def __init__(self, trt: Any) -> None:
+        self.trt = trt
+        self.plugins: list[Any] = []
+
+    def add_plugin(self, instance: Any, aot: bool) -> Any:
+        wanted = self.trt.QuickPluginCreationRequest
+        inputs, shape_inputs, plugin = instance(wanted.STRICT_AOT if aot else wanted.STRICT_JIT)
+        assert not shape_inputs
+        self.plugins.append(plugin)
+        return Layer(inputs, plugin.num_outputs)
+
+
+class Layer:
+    def __init__(self, inputs: list[Any], outputs: int) -> None:
+        self.inputs = inputs
+        self._outputs = [object() for _ in range(outputs)]
+
+    def get_output(self, index: int) -> object:
+        return self._outputs[index]
+
+
+def builder_of_expressions(trt: Any) -> Any:
+    """An `IExprBuilder` whose expressions have values: `.dimension(size)` is one that is not known when building."""
+    operations = {
+        "SUM": lambda a, b: a + b,
+        "PROD": lambda a, b: a * b,
+        "SUB": lambda a, b: a - b,
+        "MAX": max,
+        "MIN": min,
+        "FLOOR_DIV": lambda a, b: a // b,
+        "CEIL_DIV": lambda a, b: -(-a // b),
+    }
+
+    class Expression(trt.IDimensionExpr):  # type: ignore[misc]
+        value: int
+        constant: bool
+
+        def is_constant(self) -> bool:
+            return self.constant
+
+        def get_constant_value(self) -> int:
+            assert self.constant
+            return self.value
+
+    def made(value: int, constant: bool) -> Any:
+        expression = Expression.__new__(Expression)  # only TensorRT constructs them
+        expression.value, expression.constant = value, constant
+        return expression
+
+    class Builder(trt.IExprBuilder):  # type: ignore[misc]
+        def dimension(self, size: int) -> Any:
+            return made(size, False)
+
+        def constant(self, value: int) -> Any:
+            return made(value, True)
+
+        def operation(self, operation: Any, first: Any, second: Any) -> Any:
+            value = operations[operation.name](first.value, second.value)
+            return made(value, first.constant and second.constant)
+
+    return Builder()
