@@ -30,9 +30,12 @@ TARGET_LANE = tl.constexpr(0)
 
 
 @triton.jit
-def load_scores(scores, columns, vocabulary, wanted):
-    """Scores of some columns in float32, NaN as +inf; -inf beyond the vocabulary, and everywhere unless `wanted`."""
-    values = tl.load(scores + columns, mask=(columns < vocabulary) & wanted, other=-INFINITY).to(tl.float32)
+def load_scores(scores, columns, limit):
+    """Scores of the columns below a limit in float32, NaN as +inf; -inf of the others, which are not read.
+
+    One comparison, because Triton's interpreter makes integers of a condition of one number and one of many.
+    """
+    values = tl.load(scores + columns, mask=columns < limit, other=-INFINITY).to(tl.float32)
     return tl.where(values != values, INFINITY, values)
 
 
@@ -61,8 +64,8 @@ def chain_statistics(
     real = node < tl.load(counts + row)
     drawn = real & (tl.load(certain + row) == 0)
     place = row * nodes + node
-    p_scores = load_scores(target + (place + row) * width, columns, vocabulary, real)
-    q_scores = load_scores(draft + place * width, columns, vocabulary, drawn)
+    p_scores = load_scores(target + (place + row) * width, columns, tl.where(real, vocabulary, 0))
+    q_scores = load_scores(draft + place * width, columns, tl.where(drawn, vocabulary, 0))
     at = place * tl.num_programs(0) + part
     store_part(p_scores, target_top, target_sum, at)
     store_part(q_scores, draft_top, draft_sum, at)
@@ -120,14 +123,15 @@ def chain_acceptance(
     node = tl.arange(0, NODES)
     count = tl.minimum(tl.load(counts + row), nodes)
     real = node < count
-    sure = tl.load(certain + row) != 0
+    drawn = tl.load(certain + row) == 0
     place = row * nodes + node
     token = tl.load(tokens + place, mask=real, other=0)
     p_top, p_sum = merge_parts(target_top, target_sum, place, real, splits, NODES, PARTS)
     q_top, q_sum = merge_parts(draft_top, draft_sum, place, real, splits, NODES, PARTS)
-    p = probability(load_scores(target + (place + row) * width, token, width, real), p_top, p_sum)
-    q = probability(load_scores(draft + place * width, token, width, real & (sure == 0)), q_top, q_sum)
-    q = tl.where(sure, 1.0, q)
+    p = probability(load_scores(target + (place + row) * width, token, tl.where(real, width, 0)), p_top, p_sum)
+    read = tl.where(node < tl.where(drawn, count, 0), width, 0)
+    q = probability(load_scores(draft + place * width, token, read), q_top, q_sum)
+    q = tl.where(drawn, q, 1.0)
     u = tl.load(uniforms + place, mask=real, other=0.0)
     stays = real & (p > 0.0) & ((q <= p) | (u * q < p))
     end = tl.minimum(tl.min(tl.where(stays, NODES, node), axis=0), count)
@@ -175,8 +179,8 @@ def chain_draw(
     sure = tl.load(certain + row) != 0
     drawn = rejected & (sure == 0)
     place = row * nodes + end
-    scores = load_scores(target + (place + row) * width, columns, vocabulary, True)
-    theirs = load_scores(draft + place * width, columns, vocabulary, drawn)
+    scores = load_scores(target + (place + row) * width, columns, vocabulary)
+    theirs = load_scores(draft + place * width, columns, tl.where(drawn, vocabulary, 0))
     p = probability(scores, tl.load(target_best + row), tl.load(target_mass + row))
     left = p - probability(theirs, tl.load(draft_best + row), tl.load(draft_mass + row))
     logs = tl.where(left > 0.0, tl.log(tl.where(left > 0.0, left, 1.0)), -INFINITY)
