@@ -158,7 +158,11 @@ def test_typical_acceptance_is_greedy_where_a_request_is(root: Path, seen: list[
 
 
 @pytest.mark.parametrize(
-    "asked", [{"num_speculative_tokens": 2}, {"dynamic_tree": True, "max_tree_nodes": 6, "tree_width": 2}]
+    "asked",
+    [
+        {"num_speculative_tokens": 2},
+        pytest.param({"dynamic_tree": True, "max_tree_nodes": 6, "tree_width": 2}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_shape_of_an_eagle_engine_stays(
     asked: dict[str, object], root: Path, seen: list[Seen], tmp_path: Path

@@ -264,6 +264,7 @@ async def test_a_draft_engine_that_dies_takes_its_worker_along(
     assert draft_processes() == []
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: dict[str, Path]) -> None:
     executor = await open_executor(folders["draft_model"], EngineOptions())
     try:

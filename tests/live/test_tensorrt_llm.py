@@ -31,6 +31,7 @@ CONFIGS = {
 }
 ROUNDS = ("ngram", "draft_model", "external")
 """What drafts outside of the engine. The network of our own loop lacks its plugin yet; the double's engines have it."""
+LIKE_OTHERS = ("draft_model", "external")
 HALF = ("eagle", *ROUNDS)
 """Their kernels are for half precision."""
 
@@ -67,7 +68,7 @@ def double() -> Iterator[None]:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow) if name == "draft_model" else name for name in CONFIGS],
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name for name in CONFIGS],
 )
 def pair(request: pytest.FixtureRequest, root: Path) -> Iterator[Pair]:
     method = request.param

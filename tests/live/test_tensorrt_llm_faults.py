@@ -78,7 +78,7 @@ async def test_a_killed_worker_ends_its_requests_at_once_and_another_one_serves(
     [
         ("TRTLLM_DOUBLE_FORWARD_ERROR_AT", (), "a step of the engine failed"),
         ("TRTLLM_DOUBLE_HANG_AT", ("--stall-seconds", "1"), "no response came for 1 s"),
-        ("TRTLLM_DOUBLE_ABORT_AT", (), "process died (signal 6)"),
+        pytest.param("TRTLLM_DOUBLE_ABORT_AT", (), "process died (signal 6)", marks=pytest.mark.slow),
     ],
 )
 async def test_an_engine_that_cannot_go_on_ends_its_requests_and_is_restarted(

@@ -18,7 +18,7 @@ from tests.live.pairs import PROMPTS, Pair, check_equal, quieten, served
 from tests.models import tiny_llama, tiny_model, tiny_tokenizer
 
 DEPTHS = {"none": 0, "ngram": 4, "draft_model": 3, "eagle3": 3, "mtp": 3}
-QUICK = ("ngram", "mtp")
+QUICK = ("mtp",)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -71,6 +71,7 @@ def test_the_kernels_keep_the_law(name: str) -> None:
     check(DRAFTERS[name], 1_000, Chains.launched)
 
 
+@pytest.mark.slow
 def test_the_kernels_keep_a_law_of_which_the_draft_knows_half() -> None:
     """There few draws tell: drawing from p itself after a rejection would give a statistic of 45, and 31 is allowed."""
     wanted = torch.tensor([0.3, 0.2, 0.3, 0.2])
