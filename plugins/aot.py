@@ -90,6 +90,15 @@ def compile_kernel(
     return compiled
 
 
+def nearest_architecture(major: int, minor: int) -> int:
+    """The newest architecture that a chip of a compute capability runs."""
+    capability = 10 * major + minor
+    fitting = [item for item in ARCHITECTURES if item <= capability]
+    if not fitting:
+        raise ConfigError(f"this GPU's compute capability is {major}.{minor}; kernels need 8.0 or newer")
+    return max(fitting)
+
+
 def triton_version() -> str:
     """That of the installed Triton, or an error where it is none that was tried."""
     try:

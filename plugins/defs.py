@@ -19,7 +19,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 from plugins import symbolic
-from plugins.aot import KERNELS_PACKAGE, compile_kernel
+from plugins.aot import KERNELS_PACKAGE, CompiledKernel, compile_kernel
 from plugins.contract import KernelSpec
 from trtspec.errors import KernelError, MissingDependency
 
@@ -35,13 +35,23 @@ Twin = Callable[..., "tuple[Tensor, ...]"]
 """Takes a kernel's inputs in order and its numbers by name, and gives its outputs."""
 
 
+def _ignore(spec: KernelSpec, compiled: CompiledKernel) -> None:
+    """Told to nobody."""
+
+
 def plugin_name(spec: KernelSpec) -> str:
     """`choose_token_parts` is the plugin `ChooseTokenParts`."""
     return "".join(part.capitalize() for part in spec.name.split("_"))
 
 
-def register_plugin(spec: KernelSpec, twin: Twin | None = None, *, package: str = KERNELS_PACKAGE) -> None:
-    """Make a kernel known to TensorRT, in this process, once."""
+def register_plugin(
+    spec: KernelSpec,
+    twin: Twin | None = None,
+    *,
+    package: str = KERNELS_PACKAGE,
+    compiled: Callable[[KernelSpec, CompiledKernel], None] = _ignore,
+) -> None:
+    """Make a kernel known to TensorRT, in this process, once. `compiled` is told of what goes into an engine."""
     trt = import_tensorrt()
     name = f"{NAMESPACE}::{plugin_name(spec)}"
     plugin = trt.plugin
@@ -49,7 +59,7 @@ def register_plugin(spec: KernelSpec, twin: Twin | None = None, *, package: str 
     plugin.autotune(name)(_with_signature(_autotune(spec, trt), _called(spec, "outputs")))
     kinds = (str, str, plugin.KernelLaunchParams, plugin.SymIntExprs)
     result = tuple[kinds]  # type: ignore[valid-type]
-    ahead = _with_signature(_ahead_of_time(spec, package, trt), _called(spec, "outputs", "tactic"), result)
+    ahead = _with_signature(_ahead_of_time(spec, package, compiled, trt), _called(spec, "outputs", "tactic"), result)
     plugin.aot_impl(name)(ahead)
     if twin is not None:
         plugin.impl(name)(_with_signature(_eager(spec, twin), _called(spec, "outputs", "stream", ahead=False)))
@@ -59,6 +69,14 @@ def add_plugin(
     network: Any, spec: KernelSpec, inputs: Sequence[Any], *, architecture: int, eager: bool = False, **numbers: int
 ) -> tuple[Any, ...]:
     """Put a registered plugin into a network, and return the tensors that it writes."""
+    layer = add_layer(network, spec, inputs, architecture=architecture, eager=eager, **numbers)
+    return tuple(layer.get_output(index) for index in range(len(spec.outputs)))
+
+
+def add_layer(
+    network: Any, spec: KernelSpec, inputs: Sequence[Any], *, architecture: int, eager: bool = False, **numbers: int
+) -> Any:
+    """The same; returns the layer."""
     import numpy as np
 
     wanted = symbolic.numbers_of(spec)
@@ -68,8 +86,7 @@ def add_plugin(
     ordered = {**{name: numbers[name] for name in wanted}, ARCHITECTURE: architecture}
     attributes = {name: np.array([value], dtype=np.int32) for name, value in ordered.items()}
     instance = getattr(getattr(trt.plugin.op, NAMESPACE), plugin_name(spec))(*inputs, **attributes)
-    layer = network.add_plugin(instance, not eager)
-    return tuple(layer.get_output(index) for index in range(len(spec.outputs)))
+    return network.add_plugin(instance, not eager)
 
 
 def import_tensorrt() -> Any:
@@ -98,7 +115,9 @@ def _autotune(spec: KernelSpec, trt: Any) -> Callable[..., Any]:
     return autotune
 
 
-def _ahead_of_time(spec: KernelSpec, package: str, trt: Any) -> Callable[..., Any]:
+def _ahead_of_time(
+    spec: KernelSpec, package: str, told: Callable[[KernelSpec, CompiledKernel], None], trt: Any
+) -> Callable[..., Any]:
     def ahead_of_time(*arguments: Any) -> tuple[str, str, Any, Any]:
         inputs, attributes = _split(spec, arguments)
         numbers = _integers(spec, attributes)
@@ -107,6 +126,7 @@ def _ahead_of_time(spec: KernelSpec, package: str, trt: Any) -> Callable[..., An
         multiples = symbolic.multiples_of_16(spec, found)
         architecture = int(attributes[ARCHITECTURE][0])
         compiled = compile_kernel(spec, logits, architecture, multiples=multiples, package=package)
+        told(spec, compiled)
         launch = trt.plugin.KernelLaunchParams(block_x=compiled.block_x, shared_mem=compiled.shared_bytes)
         for axis, size in zip(("grid_x", "grid_y", "grid_z"), spec.grid, strict=False):
             setattr(launch, axis, found[size])

@@ -29,7 +29,6 @@ from builders.tensorrt_llm.order import Order
 from trtspec import speculative
 from trtspec.capabilities import ENGINE, PYTORCH, refusal
 from trtspec.errors import ConfigError, MissingDependency
-from trtspec.executors.tensorrt_llm.engine_spec import TOP_LOGITS
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, probe, visible_gpus
 from trtspec.followed import check_followed, followed
 from trtspec.manifest import Manifest
@@ -66,7 +65,6 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
     print("\n".join(lines(planned.arguments())), flush=True)
     if options.dry_run:
         return 0
-    _check_outputs(planned)
     if warning := check_fits(planned, visible_gpus()):
         print(f"warning: {warning}", file=sys.stderr)
     _check_installed()
@@ -87,17 +85,6 @@ def _check_installed() -> None:
         raise MissingDependency(f"--backend tensorrt_llm is {missing}; --dry-run needs neither")
     if found.version != PINNED:
         raise MissingDependency(f"tensorrt-llm is {found.version} and this release is for {PINNED}; {INSTALL}")
-
-
-def _check_outputs(planned: Compiled) -> None:
-    """Refuse to compile a network that lacks the plugin of our own loop."""
-    if TOP_LOGITS in planned.target.spec.outputs:
-        raise ConfigError(
-            f"--method {planned.speculative.method.value} --flow engine: the plugin {TOP_LOGITS} of its network "
-            "is not in this release, which plans such engines (--dry-run) and does not compile them yet; let "
-            f'TensorRT-LLM verify drafts itself ({speculative.FLAG} with "acceptance": "engine"), or build with '
-            "--flow pytorch, or with --backend embedded"
-        )
 
 
 def _collect(options: argparse.Namespace, asked: Asked, config: Mapping[str, Any] | None, argv: Sequence[str]) -> int:

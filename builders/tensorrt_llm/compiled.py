@@ -16,6 +16,7 @@ from builders.tensorrt_llm.additions import Additions, eagle, medusa
 from builders.tensorrt_llm.asked import Asked
 from builders.tensorrt_llm.engine_plan import MODE_NUMBERS, EnginePlan
 from builders.tensorrt_llm.families import Family, family_of
+from builders.tensorrt_llm.top_logits import TopLogits
 from trtspec.capabilities import ENGINE
 from trtspec.errors import ConfigError
 from trtspec.executors.tensorrt_llm.engine_spec import (
@@ -26,7 +27,6 @@ from trtspec.executors.tensorrt_llm.engine_spec import (
     MEDUSA,
     NONE,
     TARGET,
-    TOP_LOGITS,
     FolderSpec,
 )
 from trtspec.executors.tensorrt_llm.executor_arguments import choices, executor_arguments, takes_chunks
@@ -131,7 +131,7 @@ def plan_compiled(
             mode=mode,
             draft_len=draft_len,
             additions=_additions(target, source, speculative, family, draft_len, asked.tp),
-            extra_outputs=(TOP_LOGITS,) if mode == NONE and method is not Method.NONE else (),
+            top_logits=TopLogits() if mode == NONE and method is not Method.NONE else None,
         )
     ]
     if source is not None and source.model is not None:
@@ -210,6 +210,7 @@ def _engine(engine: EnginePlan) -> dict[str, Any]:
         "convert": engine.convert,
         **added,
         "build": engine.build,
+        **({"top_logits": engine.top_logits.plan} if engine.top_logits else {}),
         "engine": {
             "max_seq_len": spec.max_seq_len,
             "max_num_tokens": spec.max_num_tokens,
@@ -231,4 +232,5 @@ def _memory(engine: EnginePlan) -> dict[str, int]:
         "weights_bytes_per_rank": engine.weights_bytes,
         "kv_bytes_per_token_per_rank": engine.kv_bytes,
         "kv_bytes_per_rank_full_batch": prod((engine.asked.max_batch_size, engine.spec.max_seq_len, engine.kv_bytes)),
+        **({"top_logits_bytes_per_rank": engine.top_logits_bytes} if engine.top_logits else {}),
     }

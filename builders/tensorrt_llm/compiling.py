@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from trtspec.executors.tensorrt_llm.world import join
 from trtspec.ranks import Ranks, launched
 
 
-def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path) -> None:
-    """Convert and compile every rank of one engine."""
+def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path, vocabulary: int) -> None:
+    """Convert and compile every rank of one engine, whose tokens are the first `vocabulary` ids."""
     scratch.mkdir(parents=True)
-    job = make_job(plan, hf_model, output, scratch)
+    job = make_job(plan, hf_model, output, scratch, vocabulary)
     plan.asked.timings.parent.mkdir(parents=True, exist_ok=True)
     if plan.additions is not None:
         write_additions(plan.additions, job, plan)
@@ -40,7 +41,7 @@ def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path
     check_engine(plan, output)
 
 
-def make_job(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path) -> Job:
+def make_job(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path, vocabulary: int) -> Job:
     """The plan in plain values."""
     additions = plan.additions
     return Job(
@@ -56,6 +57,8 @@ def make_job(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path) -> J
         checkpoint=None if additions is None else str(scratch),
         loader=None if additions is None else additions.model_class,
         settings=None if additions is None else additions.settings,
+        top_logits=None if plan.top_logits is None else asdict(plan.top_logits),
+        vocabulary=vocabulary,
     )
 
 
@@ -99,7 +102,10 @@ def check_engine(plan: EnginePlan, output: Path) -> None:
     }
     differ = [key for key, value in expected.items() if built.get(key) != value]
     wrong = [f"{key} is {built.get(key)} and {expected[key]} was planned" for key in differ]
-    files = [f"rank{rank}.engine" for rank in range(plan.asked.tp * plan.asked.pp)]
+    ranks = range(plan.asked.tp * plan.asked.pp)
+    files = [f"rank{rank}.engine" for rank in ranks]
+    if plan.top_logits is not None:
+        files += [f"kernels/rank{rank}/{spec.name}.ptx" for rank in ranks for spec in plan.top_logits.specs]
     wrong += [f"{name} is missing" for name in files if not (output / name).is_file()]
     if wrong:
         raise CompileError(f"the {plan.name}'s engine is not the planned one: {'; '.join(wrong)}")

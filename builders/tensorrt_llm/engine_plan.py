@@ -12,9 +12,11 @@ from typing import Any
 from builders.checkpoint import Checkpoint
 from builders.tensorrt_llm.additions import Additions
 from builders.tensorrt_llm.asked import Asked
-from builders.tensorrt_llm.memory import kv_bytes_per_token, weights_bytes
+from builders.tensorrt_llm.memory import ITEM_BYTES, kv_bytes_per_token, weights_bytes
+from builders.tensorrt_llm.tensors import padded_vocabulary
+from builders.tensorrt_llm.top_logits import TopLogits
 from trtspec.errors import ConfigError
-from trtspec.executors.tensorrt_llm.engine_spec import EAGLE, EXTERNAL, NONE, EngineSpec
+from trtspec.executors.tensorrt_llm.engine_spec import EAGLE, EXTERNAL, NONE, TOP_LOGITS, EngineSpec
 
 QUANT_ALGOS: Mapping[str, str | None] = {"none": None, "int8": "W8A16", "int4": "W4A16"}
 """`QuantAlgo` by `--quantization`: weights alone, which needs no calibration."""
@@ -40,7 +42,8 @@ class EnginePlan:
     mode: str = NONE
     draft_len: int = 0
     additions: Additions | None = None
-    extra_outputs: tuple[str, ...] = ()
+    top_logits: TopLogits | None = None
+    """What the network tells of every position, where our own loop verifies drafts."""
 
     @property
     def max_input_len(self) -> int:
@@ -104,9 +107,10 @@ class EnginePlan:
                 self.asked.max_num_tokens, self.asked.max_batch_size * (self.draft_len + 1) if speculative else 0
             ),
             max_draft_len=self.draft_len,
-            outputs=("logits", *added, *self.extra_outputs),
+            outputs=("logits", *added, *((TOP_LOGITS,) if self.top_logits else ())),
             kv_bytes_per_token=self.kv_bytes * self.asked.tp * self.asked.pp,
             paged_context=self.fused,
+            block_tokens=_TOKENS_PER_BLOCK,
         )
 
     @property
@@ -122,10 +126,18 @@ class EnginePlan:
         cached = self.additions.cached_layers if self.additions else 0
         return kv_bytes_per_token(self.checkpoint.config, cached, self.dtype, self.asked.tp, self.asked.pp)
 
+    @property
+    def top_logits_bytes(self) -> int:
+        """Of a pass over as many tokens as there may be; every rank has the logits of the whole vocabulary."""
+        if self.top_logits is None:
+            return 0
+        width = padded_vocabulary(self.checkpoint.config.vocab_size, self.asked.tp)
+        return self.spec.max_num_tokens * self.top_logits.bytes_per_token(width, ITEM_BYTES[self.dtype])
+
     def check(self) -> None:
         """Refuse what the conversion or the build would stop at, minutes later, or what would be wrong at run time."""
         self._check_parallel()
-        if not self.fused and (self.mode in (EAGLE, EXTERNAL) or self.extra_outputs):
+        if not self.fused and (self.mode in (EAGLE, EXTERNAL) or self.top_logits):
             raise ConfigError(
                 "--dtype is float32, for which TensorRT-LLM has no paged attention over prompts, and this method needs "
                 "it; give --dtype bfloat16 or float16"

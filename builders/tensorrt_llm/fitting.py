@@ -26,10 +26,13 @@ def check_fits(compiled: Compiled, gpus: Sequence[Gpu]) -> str | None:
             f"--tp more than {asked.tp} (or --pp, more than {asked.pp}), or --quantization int8"
         )
     pool = sum(prod((asked.max_batch_size, item.spec.max_seq_len, item.kv_bytes)) for item in compiled.engines) / _MIB
-    if weights + pool <= smallest.memory_mib:
+    work = sum(item.top_logits_bytes for item in compiled.engines) / _MIB
+    if weights + pool + work <= smallest.memory_mib:
         return None
+    beside = f" and {work:.0f} MiB for the logits of {asked.max_num_tokens} tokens" if work else ""
     return (
         f"{asked.max_batch_size} requests of full length need {pool:.0f} MiB for keys and values beside "
-        f"{weights:.0f} MiB of weights, and {smallest.name} has {smallest.memory_mib} MiB: some will wait for others; "
-        "a smaller --max-batch-size or --max-seq-len, or more ranks, would keep them all"
+        f"{weights:.0f} MiB of weights{beside}, and {smallest.name} has {smallest.memory_mib} MiB: some will wait for "
+        f"others; a smaller --max-batch-size{', --max-num-tokens' if work else ''} or --max-seq-len, or more ranks, "
+        "would keep them all"
     )

@@ -62,7 +62,7 @@ def _fill(
     for plan in compiled.engines:
         scratch = directory / _SCRATCH / plan.name
         model = _as_hugging_face(plan.checkpoint, plan.dtype, scratch.with_name(f"{plan.name}-model"))
-        compile_engine(plan, model, directory / plan.name, scratch)
+        compile_engine(plan, model, directory / plan.name, scratch, text.vocabulary_size)
         shutil.rmtree(directory / _SCRATCH)
     compiled.folder.write(directory)
     made = replace(made, artifacts=folder.list_artifacts(directory))

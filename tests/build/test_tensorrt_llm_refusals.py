@@ -214,16 +214,6 @@ def test_without_fused_attention_prompts_come_whole_and_share_nothing(
     assert 'target.convert.dtype = "bfloat16"' in out and "limits.max_prompt_tokens = 511" in out
 
 
-def test_a_network_that_lacks_its_plugin_is_planned_and_not_compiled(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    argv = ["--backend", "tensorrt_llm", "--method", "ngram", "--target", str(target), "--output", str(tmp_path / "e")]
-    assert main([*argv, "--dry-run"]) == 0
-    assert main(argv) == 2
-    assert "the plugin TopLogits" in (told := capsys.readouterr().err) and "--flow pytorch" in told
-    assert not (tmp_path / "e").exists()
-
-
 @pytest.mark.parametrize("flag", ["--target", "--draft"])
 def test_a_gguf_file_needs_its_package(
     flag: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -116,12 +116,8 @@ async def test_a_perfect_draft_model_is_right_all_the_time(folders: dict[str, Pa
     assert [(record.drafted, record.accepted) for record in found.passes] == [(0, 0), (8, 8), (8, 8), (8, 8)]
 
 
-@pytest.mark.parametrize("whole", ["0", "1"])
-async def test_rows_that_the_cache_hides_change_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, whole: str
-) -> None:
-    """The same text again, whose drafts are all cached, and several at once; with both layouts of absent rows."""
-    monkeypatch.setenv("TRTLLM_DOUBLE_PROMPT_ROWS", whole)
+async def test_rows_that_the_cache_hides_change_nothing(folder: Path) -> None:
+    """The same text again, whose drafts are all cached, and several at once: what is in their place is of others."""
     async with opened(folder) as executor:
         once = await collect(executor, ask("once", 60))
         again = await collect(executor, ask("again", 60))
@@ -289,3 +285,17 @@ async def test_a_deadline_ends_an_output_between_rounds(
         found = await collect(executor, ask(max_tokens=240, sampling=sampling, deadline=time.monotonic() + 0.3))
     assert found.finish is not None and found.finish.reason is FinishReason.DEADLINE
     assert 0 < len(found.ids) < 200
+
+
+@pytest.mark.slow
+async def test_the_kernels_themselves_tell_the_rows(
+    folders: dict[str, Path], embedded_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the network holds run by Triton's interpreter, and not by its twin."""
+    monkeypatch.setenv("TRTLLM_DOUBLE_KERNELS", "1")
+    asked = [ask("greedy", 40), ask("nucleus", 12, seed=8, sampling=NUCLEUS)]
+    texts = await expected(embedded_folder, asked)
+    async with opened(folders["ngram"]) as executor:
+        found = await one_by_one(executor, asked)
+    assert [item.ids for item in found] == [item.ids for item in texts]
+    assert found[0].stats.accepted > 2

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests import nvinfer
+
 _FOLDER = str(Path(__file__).parent)
 _MPI = str(Path(__file__).parent / "mpi")
 _PACKAGE = "tensorrt_llm"
@@ -38,6 +40,12 @@ def tensorrt_llm_double() -> Iterator[ModuleType]:
             if parent in sys.modules:
                 vars(sys.modules[parent]).pop(own, None)  # which `from parent import own` would look at first
             del sys.modules[name]
+
+
+def need_plugins() -> None:
+    """Skip where networks with plugins cannot be built: they are of TensorRT's real Python layer."""
+    if (missing := nvinfer.missing_here()) is not None:
+        pytest.skip(missing)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import torch
 from plugins import defs, device_tensors, ptx, symbolic
 from plugins.contract import LOGITS, Array, KernelSpec
 from plugins.specs import KERNELS
-from tests.fakes.nvinfer import Network, builder_of_expressions, tensorrt_without_libraries
+from tests.nvinfer import Network, builder_of_expressions, tensorrt_without_libraries
 from tests.plugins.sample_specs import ROW_PARTS
 from trtspec.errors import ConfigError, KernelError, MissingDependency
 

@@ -85,7 +85,7 @@ def test_rows_that_are_not_finite() -> None:
     same_rows(found, eager.top_logits(logits, 3000))
     assert found[0].isnan().all() and not found[1:].isnan().any()
     assert found[1:3, -1].tolist() == [math.inf, -math.inf]
-    read = last_rows(found, 5, 3000)
+    read = last_rows(found, 5, 0, 3000)
     assert [row is None for row in read] == [True, False, False, False, False]
     for row, logit in zip(read[1:], logits[1:], strict=True):
         assert row is not None
@@ -102,7 +102,7 @@ def test_the_reader_knows_all_of_a_small_vocabulary(vocabulary: int) -> None:
     """What is there beside it overwrites nothing: the reader spreads the row to the very logits."""
     logits = random_logits(2, MOST + 10, seed=4)
     logits[:, vocabulary:] = 50.0
-    for row, told in zip(logits, last_rows(launch.top_logits(logits, vocabulary), 2, vocabulary), strict=True):
+    for row, told in zip(logits, last_rows(launch.top_logits(logits, vocabulary), 2, 0, vocabulary), strict=True):
         assert told is not None
         assert told.spread(vocabulary, math.nan)[0].equal(row[:vocabulary])
         assert told.normaliser == pytest.approx(float(row[:vocabulary].logsumexp(0)), abs=ATOL)

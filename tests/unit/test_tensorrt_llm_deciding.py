@@ -145,13 +145,19 @@ def test_log_probabilities_are_of_all_logits() -> None:
     assert [token_logprobs(tied, id_, 0).chosen.rank for id_ in (5, 6, 7)] == [1, 1, 3]
 
 
-def test_rows_are_read_from_the_end() -> None:
-    rows = torch.stack([told(peaked(0.7) * (i + 1)) for i in range(3)])
-    absent = torch.full((5, rows.shape[1]), math.nan)
-    for output in (rows, torch.cat([absent, rows])):
-        found = last_rows(output, 4, VOCABULARY)
-        assert found[0] is None
-        assert [float(row.values[1]) for row in found[1:] if row] == pytest.approx([-0.7, -1.4, -2.1])
+def test_rows_of_what_the_cache_hid_are_none_whatever_they_hold() -> None:
+    rows = torch.stack([told(peaked(0.7) * (i + 1)) for i in range(6)])
+    for reused, hidden in ((0, 0), (2, 0), (3, 1), (5, 3)):
+        found = last_rows(rows, 4, reused, VOCABULARY)
+        assert [row is None for row in found] == [True] * hidden + [False] * (4 - hidden)
+        values = [float(row.values[1]) for row in found if row]
+        assert values == pytest.approx([-0.7 * place for place in range(3 + hidden, 7)])
+
+
+def test_a_row_that_is_not_a_number_is_none() -> None:
+    row = torch.full((2, 2 * MOST + 1), math.nan)
+    row[1] = told(peaked(0.7))
+    assert [found is None for found in last_rows(row, 2, 0, VOCABULARY)] == [True, False]
 
 
 def test_rows_of_a_text_are_remembered_as_far_as_it_is_the_same() -> None:
@@ -182,8 +188,8 @@ def test_weights_that_do_not_add_up_raise_nothing(scale: float, temperature: flo
 
 def test_a_row_of_a_padded_vocabulary_is_no_row() -> None:
     row = told(peaked(-0.7)).unsqueeze(0)  # the best is the last id
-    assert last_rows(row, 1, VOCABULARY)[0] is not None
-    assert last_rows(row, 1, VOCABULARY - 1) == [None]
+    assert last_rows(row, 1, 0, VOCABULARY)[0] is not None
+    assert last_rows(row, 1, 0, VOCABULARY - 1) == [None]
 
 
 def test_depth_follows_what_stayed_and_rests_where_nothing_is_decided() -> None:

@@ -33,6 +33,9 @@ def trtllm(double: ModuleType) -> Any:
     return executor
 
 
+MODULES = ("builder", "mapping", "models", "quantization", "functional", "_common")
+
+
 def rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((ROOT / "scripts/typings/signatures.json").read_text())["symbols"]
     return found
@@ -43,8 +46,7 @@ def test_the_stubs_are_those_of_the_table() -> None:
 
 
 def test_every_row_has_one_source_and_is_there(double: ModuleType) -> None:
-
-    for name in ("builder", "mapping", "models", "quantization", "bindings.executor", "llmapi.kv_cache_type"):
+    for name in (*MODULES, "bindings.executor", "llmapi.kv_cache_type"):
         importlib.import_module(f"tensorrt_llm.{name}")
     for row in rows():
         assert isinstance(row["source"], str) and row["source"], row["symbol"]

@@ -19,9 +19,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from builders.build import main
+from builders.tensorrt_llm.top_logits import TopLogits
 from tests.engines import collect
 from tests.fakes.installed import mpi_world, tensorrt_llm_double
 from tests.models import tiny_llama
+from tests.nvinfer import tensorrt_without_libraries
 from trtspec.config import EngineOptions
 from trtspec.executors import open_executor
 from trtspec.types import Request
@@ -53,7 +55,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("llama"))
 
 
-def compile_engine(llama: Path, directory: Path, mode: str = "NONE", tp: int = 1, **more: Any) -> Path:
+def compile_engine(
+    llama: Path, directory: Path, mode: str = "NONE", tp: int = 1, *, vocabulary: int | None = None, **more: Any
+) -> Path:
+    """With a vocabulary, its network tells the best logits of every position."""
     from tensorrt_llm.builder import BuildConfig, build
     from tensorrt_llm.mapping import Mapping
     from tensorrt_llm.models import LLaMAForCausalLM
@@ -61,7 +66,8 @@ def compile_engine(llama: Path, directory: Path, mode: str = "NONE", tp: int = 1
 
     for rank in range(tp):
         mapping = Mapping(world_size=tp, rank=rank, tp_size=tp)
-        model = LLaMAForCausalLM.from_hugging_face(str(llama), dtype="float32", mapping=mapping)
+        kind = LLaMAForCausalLM if vocabulary is None else telling(LLaMAForCausalLM, vocabulary)
+        model = kind.from_hugging_face(str(llama), dtype="float32", mapping=mapping)
         sizes = {"max_seq_len": LENGTH, "max_batch_size": BATCH, "opt_batch_size": BATCH, "max_num_tokens": 512}
         timings = str(directory.with_name("timings"))
         config = BuildConfig(
@@ -73,6 +79,20 @@ def compile_engine(llama: Path, directory: Path, mode: str = "NONE", tp: int = 1
         )
         build(model, config).save(str(directory))
     return directory
+
+
+def telling(kind: Any, vocabulary: int) -> Any:
+    from builders.tensorrt_llm.tapped import tapped
+
+    return tapped(kind, TopLogits(), vocabulary=vocabulary, architecture=80, told=lambda spec, compiled: None)
+
+
+@pytest.fixture(scope="module")
+def with_rows(double: ModuleType, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 267 tokens the last seven are not emitted."""
+    folder = tmp_path_factory.mktemp("rows")
+    with tensorrt_without_libraries(folder):
+        return compile_engine(llama, folder / "engine", vocabulary=260)
 
 
 @pytest.fixture(scope="module")
@@ -370,49 +390,58 @@ def test_log_probabilities_are_the_whole_list_each_time(trtllm: Any, plain: Path
     assert found[-1].cum_log_probs[0] == pytest.approx(sum(found[-1].log_probs[0])) and found[-1].log_probs[0][0] < 0
 
 
-def test_additional_outputs_have_a_row_for_each_computed_token(trtllm: Any, plain: Path, llama: Path) -> None:
+def test_additional_outputs_have_a_row_for_each_token(trtllm: Any, with_rows: Path, llama: Path) -> None:
+    """The rows of those that the cache hid are of other tokens, and their number is told in blocks."""
     wanted = [trtllm.AdditionalModelOutput("TopLogits", True)]
     output = trtllm.OutputConfig(
         exclude_input_from_output=True, additional_model_outputs=wanted, return_perf_metrics=True
     )
     prompt = [*range(10, 80)]
-    with opened(trtllm, plain, additional_model_outputs=wanted) as executor:
+    whole_blocks = trtllm.KvCacheConfig(enable_partial_reuse=False)
+    with opened(trtllm, with_rows, kv_cache_config=whole_blocks, additional_model_outputs=wanted) as executor:
         found = [
             results(executor, request(trtllm, given, 3, streaming=False, output_config=output, cache_salt_id=salt))[0]
             for given, salt in ((prompt, 1), ([*prompt[:64], 5], 1), (prompt[:64], 1), (prompt, 2))
         ]
     model = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *found[0].output_token_ids[0]]])).logits[0]
+        logits = model(torch.tensor([[*prompt, *found[0].output_token_ids[0]]])).logits[0, :, :260]
     outputs = {output.name: output.output for output in found[0].additional_outputs}
-    best, ids = logits.topk(128)
+    best, ids = logits.topk(64)
     context, generation = outputs["context_TopLogits"], outputs["generation_TopLogits"]
-    assert context.shape == (70, 257) and generation.shape == (1, 3, 257) and context.dtype is torch.float32
-    torch.testing.assert_close(context, torch.cat([best, ids.float(), logits.logsumexp(-1, keepdim=True)], 1)[:70])
-    assert generation[0, :, 128].tolist() == found[0].output_token_ids[0]
+    expected = torch.cat([best, ids.float(), logits.logsumexp(-1, keepdim=True)], 1)
+    assert context.shape == (70, 129) and generation.shape == (1, 3, 129) and context.dtype is torch.float32
+    torch.testing.assert_close(context, expected[:70])
+    assert generation[0, :, 64].tolist() == found[0].output_token_ids[0]
     assert torch.equal(generation[0, 0], context[-1])
-    rows = [result.additional_outputs[0].output.shape[0] for result in found]
-    assert rows == [70, 1, 32, 70]  # a prompt's last token is always computed, and other salts share nothing
+    contexts = [result.additional_outputs[0].output for result in found]
+    assert [len(rows) for rows in contexts] == [70, 65, 64, 70]
     reused = [result.request_perf_metrics.kv_cache_metrics.num_reused_blocks for result in found]
-    assert reused == [0, 2, 1, 0]
+    assert reused == [0, 2, 1, 0]  # a prompt's last token is always computed, and other salts share nothing
+    torch.testing.assert_close(contexts[2][32:], expected[32:64])
+    assert not any(torch.allclose(row, right) for row, right in zip(contexts[2][:32], expected, strict=False))
 
 
-def test_without_reuse_all_rows_are_there(trtllm: Any, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_blocks_count_as_whole_ones(trtllm: Any, plain: Path) -> None:
+    output = trtllm.OutputConfig(return_perf_metrics=True)
+    prompts = ([7] * 40, [7] * 40, [7] * 20, [8] * 20)
+
+    def reused(**more: Any) -> list[int]:
+        with opened(trtllm, plain, kv_cache_config=trtllm.KvCacheConfig(**more)) as executor:
+            found = [results(executor, request(trtllm, item, 1, output_config=output))[-1] for item in prompts]
+        return [result.request_perf_metrics.kv_cache_metrics.num_reused_blocks for result in found]
+
+    assert reused() == [0, 2, 1, 0]
+    assert reused(enable_partial_reuse=False) == [0, 1, 0, 0]
+    assert reused(enable_block_reuse=False) == [0, 0, 0, 0]
+
+
+def test_outputs_that_the_network_does_not_have_are_refused(trtllm: Any, plain: Path) -> None:
     wanted = [trtllm.AdditionalModelOutput("TopLogits", True)]
     output = trtllm.OutputConfig(additional_model_outputs=wanted)
-
-    def rows(enabled: bool) -> torch.Tensor:
-        cache = trtllm.KvCacheConfig(enable_block_reuse=enabled)
-        with opened(trtllm, plain, kv_cache_config=cache, additional_model_outputs=wanted) as executor:
-            asked = request(trtllm, [7] * 40, 1, output_config=output)
-            found = [results(executor, asked)[-1] for _ in range(2)]
-        rows: torch.Tensor = found[1].additional_outputs[0].output
-        return rows
-
-    assert len(rows(enabled=False)) == 40 and len(rows(enabled=True)) == 8
-    monkeypatch.setenv("TRTLLM_DOUBLE_PROMPT_ROWS", "1")
-    filled = rows(enabled=True)
-    assert filled.shape == (40, 257) and filled[:32].isnan().all() and not filled[32:].isnan().any()
+    with opened(trtllm, plain, additional_model_outputs=wanted) as executor:
+        told = executor.await_responses(executor.enqueue_request(request(trtllm, output_config=output)), LONG)
+    assert "Additional output tensor not found: TopLogits" in told[0].error_msg
 
 
 KILLERS: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {

@@ -21,8 +21,7 @@ TRTLLM_DOUBLE_ABORT_AT=N          the process aborts in the Nth pass
 TRTLLM_DOUBLE_PASS_SECONDS=x      each pass takes at least so long
 TRTLLM_DOUBLE_BUILD_ERROR=1       a rank is not compiled
 TRTLLM_DOUBLE_FAULTY_RANK=N       the others are of rank N, and not of rank 0
-TRTLLM_DOUBLE_PROMPT_ROWS=1       additional outputs of a prompt have a row for each token, those of reused blocks
-                                  unfilled (NaN); otherwise those rows are absent
+TRTLLM_DOUBLE_KERNELS=1           plugins of an engine run as kernels, in Triton's interpreter, and not as their twins
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from tensorrt_llm.bindings import executor as trtllm
 
-_KV_CACHE_OPTIONS = ("enable_block_reuse", "free_gpu_memory_fraction", "max_tokens")
-
 
 def open_executor(directory: Path, arguments: Mapping[str, Any]) -> trtllm.Executor:
     """Open an engine; it is ready for requests, or raises RuntimeError."""
@@ -29,7 +27,7 @@ def executor_config(arguments: Mapping[str, Any]) -> trtllm.ExecutorConfig:
         max_batch_size=arguments["max_batch_size"],
         batching_type=getattr(trtllm.BatchingType, arguments["batching_type"]),
         enable_chunked_context=arguments["enable_chunked_context"],
-        kv_cache_config=trtllm.KvCacheConfig(**{key: arguments["kv_cache_config"][key] for key in _KV_CACHE_OPTIONS}),
+        kv_cache_config=trtllm.KvCacheConfig(**arguments["kv_cache_config"]),
         scheduler_config=trtllm.SchedulerConfig(
             capacity_scheduler_policy=getattr(trtllm.CapacitySchedulerPolicy, policy)
         ),

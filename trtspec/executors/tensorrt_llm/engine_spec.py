@@ -35,6 +35,8 @@ class EngineSpec:
     """Of all ranks together; for the pool of a draft engine and for people."""
     paged_context: bool = True
     """Prompts are attended to by paged context FMHA, which chunks and shared blocks need; it is for half precision."""
+    block_tokens: int = 32
+    """Positions of a block of the cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tensorrt_llm.mapping import Mapping
-from tensorrt_llm.models.modeling_utils import PretrainedModel, QuantConfig
+from tensorrt_llm.models.modeling_utils import DecoderModelForCausalLM, PretrainedModel, QuantConfig
 
-class LLaMAForCausalLM(PretrainedModel):
+class LLaMAForCausalLM(DecoderModelForCausalLM):
     @classmethod
     def from_hugging_face(
         cls,
@@ -16,7 +16,7 @@ class LLaMAForCausalLM(PretrainedModel):
         **kwargs: Any,
     ) -> LLaMAForCausalLM: ...
 
-class QWenForCausalLM(PretrainedModel):
+class QWenForCausalLM(DecoderModelForCausalLM):
     @classmethod
     def from_hugging_face(
         cls,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tensorrt_llm._double.additional import logits_after
 from tensorrt_llm._double.errors import assertion, thrown
 from tensorrt_llm._double.faults import Faults
 from tensorrt_llm._double.opening import Opened
@@ -16,7 +17,6 @@ from tensorrt_llm._double.reuse import Reuse
 from tensorrt_llm._double.sampling import Asked, Fatal, Refused, sampling_of
 from tensorrt_llm._double.sequence import Group, Sequence
 from tensorrt_llm._double.splits import padded
-from tensorrt_llm._double.top_logits import NAME, logits_after
 from tensorrt_llm._double.verified import Verified, are_certain, check_logits, drafted_tokens
 
 from trtspec.types import Request, SamplingParams
@@ -73,7 +73,8 @@ class Admission:
         if request.request_type.name != "REQUEST_TYPE_CONTEXT_AND_GENERATION":
             raise Refused(assertion(f"the double does not run {request.request_type.name}"))
         for wanted in output.additional_model_outputs or ():
-            if wanted.name not in _declared(opened.config) or (not opened.folder.speculative and wanted.name != NAME):
+            there = wanted.name in _declared(opened.config)
+            if not there or not (opened.folder.speculative or wanted.name in opened.folder.outputs):
                 raise Refused(assertion(f"Additional output tensor not found: {wanted.name}"))
         drafted, most = len(drafted_tokens(request)), opened.folder.draft_len
         if drafted > most:
@@ -138,9 +139,8 @@ class Admission:
     def _count_reuse(self, group: Group) -> None:
         prompt, salt = group.request.input_token_ids, group.request.cache_salt_id
         usable = (len(prompt) - 1) // self._reuse.block_tokens
-        group.reused_blocks = self._reuse.find(prompt, salt)
-        group.reused_tokens = group.reused_blocks * self._reuse.block_tokens
-        group.missed_blocks = usable - group.reused_blocks
+        group.reused_blocks, group.reused_tokens = self._reuse.find(prompt, salt)
+        group.missed_blocks = max(usable - group.reused_blocks, 0)
         group.new_blocks = -(-len(prompt) // self._reuse.block_tokens) - group.reused_blocks
 
     def _sequence(self, group: Group, index: int, max_tokens: int, sampling: SamplingParams) -> Sequence:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
+from tensorrt_llm._double.engine_folder import EngineFolder
 from tensorrt_llm._double.sequence import CANCELLED, TIMED_OUT, Sequence
 
 
-def result_of(sequence: Sequence, new: list[int], iteration: int, source: Path, *, whole_context: bool) -> Any:
+def result_of(sequence: Sequence, new: list[int], iteration: int, folder: EngineFolder) -> Any:
     """What one response tells."""
     from tensorrt_llm.bindings import executor as trtllm
 
@@ -29,7 +29,7 @@ def result_of(sequence: Sequence, new: list[int], iteration: int, source: Path, 
         result.cum_log_probs = [float(sum(sequence.logprobs))]
     if request.output_config.return_perf_metrics:
         result.request_perf_metrics = _metrics(trtllm, sequence, iteration)
-    result.additional_outputs = [] if empty else _additional(trtllm, sequence, source, whole_context)
+    result.additional_outputs = [] if empty else _additional(trtllm, sequence, folder)
     return result
 
 
@@ -63,21 +63,21 @@ def _metrics(trtllm: Any, sequence: Sequence, iteration: int) -> Any:
     return metrics
 
 
-def _additional(trtllm: Any, sequence: Sequence, source: Path, whole_context: bool) -> list[Any]:
+def _additional(trtllm: Any, sequence: Sequence, folder: EngineFolder) -> list[Any]:
     """All rows so far, in every response."""
     group = sequence.group
     wanted = group.request.output_config.additional_model_outputs or ()
     if not wanted:
         return []
-    from tensorrt_llm._double import top_logits
+    from tensorrt_llm._double import additional
 
     prompt, count = list(group.request.input_token_ids), len(sequence.tokens)
-    rows = top_logits.rows_of(source, prompt + sequence.tokens)
     outputs = []
     for item in wanted:
+        rows = additional.rows_of(folder, item.name, prompt + sequence.tokens)
         if item.gather_context:
-            context = top_logits.context_rows(rows, len(prompt), group.reused_tokens, whole=whole_context)
+            context = additional.context_rows(rows, len(prompt), group.reused_tokens)
             outputs.append(trtllm.AdditionalOutput(f"context_{item.name}", context))
-        generated = top_logits.generation_rows(rows, len(prompt), count, sequence.asked.max_tokens)
+        generated = additional.generation_rows(rows, len(prompt), count, sequence.asked.max_tokens)
         outputs.append(trtllm.AdditionalOutput(f"generation_{item.name}", generated))
     return outputs

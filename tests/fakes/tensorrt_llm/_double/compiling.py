@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from tensorrt_llm._double import network
 from tensorrt_llm._double.checkpoint import EAGLE, MEDUSA, added_shapes
 from tensorrt_llm._double.conversion import SOURCE
 from tensorrt_llm._double.faults import planted
 from tensorrt_llm._double.hugging_face import Source
+from tensorrt_llm._double.splits import padded
 from tensorrt_llm._types import lookup
 
 VERSION = "1.2.1"
@@ -46,14 +48,15 @@ def build(model: Any, build_config: Any) -> Any:
     engine: Any = lookup("Engine", near)
     if config.mapping.rank == 0:
         Path(build.output_timing_cache).write_bytes(b"timings of the double")
-    content = None if build.dry_run else _Content(model)
+    outputs = _outputs(model, build)
+    content = None if build.dry_run else _Content(model, outputs)
     return engine(engine_config(config, build, VERSION), content)
 
 
 class _Content:
     """In place of compiled bytes."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, outputs: dict[str, Any]) -> None:
         mapping = model.config.mapping
         self.facts = {
             "double": 1,
@@ -61,9 +64,30 @@ class _Content:
             "model_class": type(model).__name__,
             "rank": mapping.rank,
             "tensors": model._hashes,
+            "outputs": outputs,
         }
         added = dict(added_shapes(model.config.to_dict(), mapping.tp_size))
         self.drafter = {name: model._tensors[name] for name in added}
+
+
+def _outputs(model: Any, build: Any) -> dict[str, Any]:
+    """What the network marks beside the logits. Models that draft have outputs of their own, which nobody asks for."""
+    if not hasattr(model, "forward"):
+        return {}
+    mapping, width = model.config.mapping, padded(model.config.vocab_size, model.config.mapping.tp_size)
+    sizes = {network.TOKENS: build.max_num_tokens, network.ROWS: build.max_batch_size}
+    with network.making(model.config.dtype, width, sizes) as made:
+        model.forward(input_ids=None, use_cache=True, last_token_ids=None)
+    expected = "logits" if mapping.rank // mapping.tp_size == mapping.pp_size - 1 else "hidden_states_output"
+    assert expected in made.outputs, f"the network does not mark {expected}"
+    return {name: _output(array) for name, array in made.outputs.items() if name != expected}
+
+
+def _output(array: network.Array) -> dict[str, Any]:
+    """What the runtime copies for requests: a row of fixed size for each token."""
+    assert array.shape[0] == network.TOKENS, "an additional output must have a row for each token"
+    assert len(array.shape) == 2 and isinstance(array.shape[1], int), "rows of an additional output have a fixed size"
+    return {"dtype": array.dtype, "columns": array.shape[1], "plugins": network.chain(array)}
 
 
 def _check_mode(mode: str, architecture: str) -> None:

@@ -74,6 +74,12 @@ class EngineFolder:
             check(other["hugging_face"] == first["hugging_face"], "the ranks were made of different models")
         return self.path / MODEL
 
+    @cached_property
+    def outputs(self) -> dict[str, Any]:
+        """What the network tells beside the logits: by name, from which plugins."""
+        told = [json.loads((self.path / ENGINE.format(rank)).read_text())["outputs"] for rank in range(self.world_size)]
+        return dict(told[-1])
+
     def drafter_parts(self) -> list[dict[str, Any]]:
         """The drafter's tensors of each rank."""
         from safetensors.torch import load_file

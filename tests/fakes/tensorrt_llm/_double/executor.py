@@ -44,7 +44,8 @@ class Executor(Declared):
             return
         config = self._values["executor_config"]
         opened = open_folder(self._values["model_path"], self._values["model_type"], config)
-        reuse = Reuse(opened.folder.plugins["tokens_per_block"], enabled=opened.block_reuse)
+        block = opened.folder.plugins["tokens_per_block"]
+        reuse = Reuse(block, enabled=opened.block_reuse, partial=opened.partial_reuse)
         self._mailbox = Mailbox(lambda request_id: error_response(request_id, thrown(_ENDED.format(request_id)), None))
         self._publisher = Publisher(opened, self._mailbox, reuse)
         self._most_queued = config.max_queue_size

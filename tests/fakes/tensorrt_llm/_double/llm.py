@@ -43,7 +43,7 @@ class LLM(Declared):
         faults = Faults.planted()
         machine = open_machine(Path(arguments["model"]), arguments)
         cache = arguments["kv_cache_config"]
-        reuse = Reuse(cache.tokens_per_block, enabled=cache.enable_block_reuse)
+        reuse = Reuse(cache.tokens_per_block, enabled=cache.enable_block_reuse, partial=cache.enable_partial_reuse)
         self._keeps_stats = arguments["enable_iter_perf_stats"]
         self._stats: deque[dict[str, Any]] = deque(maxlen=arguments["max_stats_len"] if self._keeps_stats else 0)
         self._longest = arguments["max_num_tokens"] if not arguments["enable_chunked_prefill"] else None

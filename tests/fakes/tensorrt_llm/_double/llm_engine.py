@@ -113,8 +113,7 @@ class LlmAdmission:
                 raise Refused(f"the double does not follow {name} in this flow")
         if call.params.n > 1:
             raise Refused("the double makes one output a request")
-        group.reused_blocks = self._reuse.find(call.prompt, call.salt)
-        group.reused_tokens = group.reused_blocks * self._reuse.block_tokens
+        group.reused_blocks, group.reused_tokens = self._reuse.find(call.prompt, call.salt)
         ends = () if call.params.ignore_eos or call.params.end_id < 0 else (call.params.end_id,)
         asked = Request(
             request_id=str(group.id),

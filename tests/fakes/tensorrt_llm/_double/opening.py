@@ -57,6 +57,10 @@ class Opened:
         able = self.folder.plugins["use_paged_context_fmha"] and not self.folder.build["gather_context_logits"]
         return bool(self.config.kv_cache_config.enable_block_reuse and able)
 
+    @property
+    def partial_reuse(self) -> bool:
+        return bool(self.config.kv_cache_config.enable_partial_reuse)
+
 
 def open_folder(path: Path, model_type: Any, config: Any) -> Opened:
     """Raises RuntimeError for what cannot run."""

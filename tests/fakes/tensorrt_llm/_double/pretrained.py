@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tensorrt_llm._double import checkpoint, conversion
+from tensorrt_llm._double import checkpoint, conversion, network
 from tensorrt_llm._double.hugging_face import LLAMA, QWEN, Source
 from tensorrt_llm._table import Declared
 from tensorrt_llm._types import lookup
@@ -130,13 +130,31 @@ def convert(cls: type[PretrainedModel], architectures: tuple[str, ...], argument
     return cls._made(config, tensors)
 
 
-class LLaMAForCausalLM(PretrainedModel):
+class DecoderModelForCausalLM(PretrainedModel):
+    """Its network has ends and no middle: what comes out of the layers, and what the output head makes of it."""
+
+    @property
+    def lm_head(self) -> Any:
+        return network.logits
+
+    def forward(self, **inputs: Any) -> Any:
+        hidden = network.hidden_states(network.TOKENS, self.config.hidden_size)
+        if self.config.mapping.rank // self.config.mapping.tp_size < self.config.mapping.pp_size - 1:
+            hidden.mark_output("hidden_states_output", self.config.dtype)
+            return hidden
+        last = network.hidden_states(network.ROWS, self.config.hidden_size)
+        logits = self.lm_head(last)
+        logits.mark_output("logits", self.config.logits_dtype)
+        return logits, last, hidden
+
+
+class LLaMAForCausalLM(DecoderModelForCausalLM):
     @classmethod
     def from_hugging_face(cls, **arguments: Any) -> Any:
         return convert(cls, LLAMA, arguments)
 
 
-class QWenForCausalLM(PretrainedModel):
+class QWenForCausalLM(DecoderModelForCausalLM):
     @classmethod
     def from_hugging_face(cls, **arguments: Any) -> Any:
         return convert(cls, QWEN, arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from typing import Any
@@ -14,8 +13,6 @@ from tensorrt_llm._double.passes import Pass
 from tensorrt_llm._double.reuse import Reuse
 from tensorrt_llm._double.sequence import Group, Sequence
 from tensorrt_llm._double.statistics import iteration_stats
-
-ROWS = "TRTLLM_DOUBLE_PROMPT_ROWS"
 
 
 def error_response(request_id: int, text: str, client_id: int | None) -> Any:
@@ -31,7 +28,6 @@ class Publisher:
         self._opened, self._mailbox, self._reuse = opened, mailbox, reuse
         self._stats: deque[Any] = deque(maxlen=opened.config.iter_stats_max_iterations)
         self._lock = threading.Lock()
-        self._whole_context = bool(os.environ.get(ROWS))
 
     def stepped(self, sequence: Sequence, new: list[int], iteration: int) -> None:
         """A response where there is something to tell: new tokens of a stream, or the end."""
@@ -44,8 +40,7 @@ class Publisher:
             self._reuse.store(list(request.input_token_ids) + sequence.tokens[:-1], request.cache_salt_id)
         if not sequence.finished and not (request.streaming and new):
             return
-        source = self._opened.folder.hugging_face
-        result = result_of(sequence, new, iteration, source, whole_context=self._whole_context)
+        result = result_of(sequence, new, iteration, self._opened.folder)
         self._mailbox.put(group.id, trtllm.Response(group.id, result, request.client_id))
 
     def failed(self, group: Group, text: str) -> None:

@@ -7,4 +7,6 @@ import tensorrt_llm.quantization  # noqa: F401  (declares a type of a field)
 from tensorrt_llm._double import pretrained
 from tensorrt_llm._table import declare
 
-globals().update(declare(__name__, pretrained.PretrainedConfig, pretrained.PretrainedModel))
+globals().update(
+    declare(__name__, pretrained.PretrainedConfig, pretrained.PretrainedModel, pretrained.DecoderModelForCausalLM)
+)

@@ -36,6 +36,8 @@ class RowsVerifier:
     """Unique in the engine's life: the editor keeps what it counted under it."""
     editor: Editor
     vocabulary: int
+    block_tokens: int
+    """Positions of a block of the target's cache."""
     _remembered: Remembered = field(default_factory=Remembered)
 
     def arguments(self, tokens: Sequence[int], draft: Sequence[int], now: float) -> dict[str, Any]:
@@ -80,8 +82,16 @@ class RowsVerifier:
     def _rows(self, tokens: Sequence[int], draft: Sequence[int], result: Any) -> list[TopRow | None]:
         """What is told of the text's last position, and of each of the draft's; remembered where the cache hides it."""
         told = [item.output for item in result.additional_outputs if item.name == _CONTEXT_ROWS]
-        rows = last_rows(told[0], 1 + len(draft), self.vocabulary) if told else [None] * (1 + len(draft))
+        wanted = 1 + len(draft)
+        reused = self._reused(result, len(tokens) + len(draft))
+        rows = last_rows(told[0], wanted, reused, self.vocabulary) if told else [None] * wanted
         return self._remembered.merge([*tokens, *draft], rows)
+
+    def _reused(self, result: Any, length: int) -> int:
+        """Positions of a prompt whose keys were found: of whole blocks, and never the last one."""
+        metrics = result.request_perf_metrics
+        blocks = length if metrics is None else metrics.kv_cache_metrics.num_reused_blocks
+        return min(blocks * self.block_tokens, length - 1)
 
     def _walk(
         self, tokens: Sequence[int], draft: Sequence[int], rows: Sequence[TopRow | None]

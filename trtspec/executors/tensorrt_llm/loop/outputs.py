@@ -48,7 +48,7 @@ def outputs(
                 "out"
             )
         return _by_engine(shared, folder.logits_width)
-    return _by_rows(shared, refuses_full_vocabulary)
+    return _by_rows(shared, folder.engines[TARGET].block_tokens, refuses_full_vocabulary)
 
 
 def _by_engine(shared: Shared, logits_width: int) -> Maker:
@@ -63,7 +63,7 @@ def _by_engine(shared: Shared, logits_width: int) -> Maker:
     return make
 
 
-def _by_rows(shared: Shared, refuses_full_vocabulary: bool) -> Maker:
+def _by_rows(shared: Shared, block_tokens: int, refuses_full_vocabulary: bool) -> Maker:
     ids, editor = count(), Editor()
 
     def make(request: Request) -> Sequence[Output]:
@@ -81,7 +81,8 @@ def _by_rows(shared: Shared, refuses_full_vocabulary: bool) -> Maker:
 
     def rounds(request: Request, index: int) -> Output:
         id_ = next(ids)
-        return Rounds(request, index, shared, id_, RowsVerifier(request, index, id_, editor, shared.vocabulary))
+        verifier = RowsVerifier(request, index, id_, editor, shared.vocabulary, block_tokens)
+        return Rounds(request, index, shared, id_, verifier)
 
     return make
 

@@ -34,16 +34,16 @@ class TopRow:
         return logits
 
 
-def last_rows(output: Tensor, wanted: int, vocabulary: int) -> list[TopRow | None]:
+def last_rows(output: Tensor, wanted: int, reused: int, vocabulary: int) -> list[TopRow | None]:
     """The rows of the last `wanted` positions of a prompt, in order; None for those that were not computed.
 
+    `output` has a row for each position. The first `reused` were found in the cache, and their rows are whatever was in
+    that memory: the runtime allocates them and writes none of them.
     None, too, for a row of a vocabulary that was padded: the network's output is cut to the ids that may be emitted.
-
-    Positions whose keys were found in the cache have no row: the tensor is shorter, or filled with NaN in their place,
-    so that it is read from its end.
     """
-    found: list[TopRow | None] = [_computed(row, vocabulary) for row in output[max(len(output) - wanted, 0) :]]
-    return [None] * (wanted - len(found)) + found
+    first = len(output) - wanted
+    places = range(first, len(output))
+    return [None if place < reused else _computed(output[place], vocabulary) for place in places]
 
 
 def _computed(row: Tensor, vocabulary: int) -> TopRow | None:

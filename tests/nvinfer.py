@@ -21,42 +21,68 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 _LIBRARIES = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
 _FUNCTIONS = (
     *("createInferBuilder_INTERNAL", "createInferRefitter_INTERNAL", "createInferRuntime_INTERNAL"),
     *("createNvOnnxParserRefitter_INTERNAL", "createNvOnnxParser_INTERNAL", "getNvOnnxParserVersion"),
     *("getBuilderPluginRegistry", "getPluginRegistry", "initLibNvInferPlugins"),
 )
-_KEPT: list[ModuleType] = []
+_KEPT: dict[str, ModuleType] = {}
 """A native module cannot be loaded twice, and must not go before the interpreter does."""
+NOT_INSTALLED = "TensorRT's Python layer is not installed: pip install tensorrt-cu13-bindings==10.14.1.48.post1"
 
 
 @contextlib.contextmanager
 def tensorrt_without_libraries(folder: Path) -> Iterator[ModuleType]:
-    """The package, importable as `tensorrt`; skips where the wheel or a C compiler is missing."""
+    """The package, importable as `tensorrt`, with no plugins yet; skips where the wheel or a C compiler is missing."""
+    import pytest
+
+    if (missing := missing_here()) is not None:
+        pytest.skip(missing)
+    try:
+        yield load(folder)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
+            _KEPT[name] = sys.modules.pop(name)
+        for names in ("QDP_REGISTRY", "QDP_CREATORS"):
+            getattr(_KEPT["tensorrt.plugin._lib"], names).clear()
+        for name in [name for name in vars(_KEPT["tensorrt.plugin._lib"].op) if not name.startswith("_")]:
+            delattr(_KEPT["tensorrt.plugin._lib"].op, name)
+
+
+def missing_here() -> str | None:
+    """Why the package cannot be loaded."""
+    if importlib.util.find_spec("tensorrt_bindings") is None:
+        return NOT_INSTALLED
+    return None if shutil.which("cc") else "no C compiler (cc) for the stand-ins of TensorRT's libraries"
+
+
+def load(folder: Path) -> ModuleType:
+    """Import the package as `tensorrt`, once in a process; `folder` is for what that needs."""
+    if _KEPT:
+        sys.modules.update(_KEPT)
+    else:
+        _import(folder)
+    trt = sys.modules["tensorrt"]
+    registry = Registry()
+    trt.get_plugin_registry = lambda: registry  # type: ignore[attr-defined]
+    return trt
+
+
+def _import(folder: Path) -> None:
     bindings = importlib.util.find_spec("tensorrt_bindings")
-    if bindings is None or bindings.origin is None:
-        pytest.skip("TensorRT's Python layer is not installed: pip install tensorrt-cu13-bindings==10.14.1.48.post1")
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("no C compiler (cc) for the stand-ins of TensorRT's libraries")
-    _load_libraries(folder, compiler)
+    assert bindings is not None and bindings.origin is not None, NOT_INSTALLED
+    _load_libraries(folder, "cc")
     (folder / "tensorrt").symlink_to(Path(bindings.origin).parent)
     sys.path.insert(0, str(folder))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in its docstrings
-            trt = importlib.import_module("tensorrt")
+            importlib.invalidate_caches()
+            importlib.import_module("tensorrt")
             importlib.import_module("tensorrt.plugin")
-        _KEPT.append(trt)
-        registry = Registry()
-        trt.get_plugin_registry = lambda: registry  # type: ignore[attr-defined]
-        yield trt
     finally:
         sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
-            _KEPT.append(sys.modules.pop(name))
 
 
 def _load_libraries(folder: Path, compiler: str) -> None:

@@ -1,0 +1,178 @@
+"""A target that tells its best logits: the model class, what the network becomes, and what that takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from builders.build import main
+from builders.tensorrt_llm import fitting
+from builders.tensorrt_llm.top_logits import TopLogits
+from plugins import aot, ptx
+from plugins.sampling_specs import top_logits
+from tests.fakes.installed import need_plugins, tensorrt_llm_double
+from tests.models import tiny_llama
+from tests.nvinfer import tensorrt_without_libraries
+from trtspec.errors import ConfigError
+from trtspec.executors.tensorrt_llm.probe import Gpu
+from trtspec.manifest import read
+
+WIDTH, VOCABULARY = 267, 260
+
+
+@pytest.fixture(scope="module")
+def double() -> Iterator[ModuleType]:
+    need_plugins()
+    with tensorrt_llm_double() as package:
+        yield package
+
+
+@pytest.fixture
+def tensorrt(double: ModuleType, tmp_path: Path) -> Iterator[Any]:
+    """Each test registers the plugins, which can be done once."""
+    with tensorrt_without_libraries(tmp_path) as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("llama"))
+
+
+def model(llama: Path, told: Callable[..., None] = lambda spec, compiled: None, architecture: int = 90) -> Any:
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    from builders.tensorrt_llm.tapped import tapped
+
+    kind = tapped(LLaMAForCausalLM, TopLogits(), vocabulary=VOCABULARY, architecture=architecture, told=told)
+    return kind.from_hugging_face(str(llama), dtype="bfloat16")
+
+
+def facts(llama: Path, folder: Path, made: Any) -> Any:
+    """The network's outputs beside the logits, as an engine of the double has them."""
+    from tensorrt_llm.builder import BuildConfig, build
+
+    sizes = {"max_seq_len": 64, "max_batch_size": 4, "opt_batch_size": 4, "max_num_tokens": 512}
+    build(made, BuildConfig(**sizes, output_timing_cache=str(folder / "timings"))).save(str(folder / "engine"))
+    return json.loads((folder / "engine" / "rank0.engine").read_text())
+
+
+def test_the_model_stays_its_own_and_its_network_tells_more(tensorrt: Any, llama: Path, tmp_path: Path) -> None:
+    """A row of every token, from the head over all hidden states, cut to the ids that may be emitted."""
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    compiled = {}
+    made = model(llama, lambda spec, item: compiled.update({spec.name: item}))
+    assert isinstance(made, LLaMAForCausalLM) and type(made).__name__ == "LLaMAForCausalLM"
+    found = facts(llama, tmp_path, made)
+    numbers = {"vocabulary": VOCABULARY, "architecture": 90}
+    plugins = [{"name": f"trtspec::TopLogits{part}", "numbers": numbers} for part in ("Parts", "Merge")]
+    assert found["outputs"] == {"TopLogits": {"dtype": "float32", "columns": 129, "plugins": plugins}}
+    assert found["model_class"] == "LLaMAForCausalLM"
+    assert [*compiled] == ["top_logits_parts", "top_logits_merge"]
+    assert {item.target for item in compiled.values()} == {"sm_90"}
+    for spec in top_logits(64):
+        entry = ptx.read_entry(compiled[spec.name].ptx)
+        assert len(entry.bits) == len(spec.arguments)
+
+
+def test_the_checkpoint_is_that_of_the_model(tensorrt: Any, llama: Path, tmp_path: Path) -> None:
+    """What a class adds to the network adds no weight."""
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    made, plain = model(llama), LLaMAForCausalLM.from_hugging_face(str(llama), dtype="bfloat16")
+    assert made._hashes == plain._hashes
+    made.save_checkpoint(str(tmp_path))
+    assert isinstance(type(made).from_checkpoint(str(tmp_path)), type(made))
+
+
+def test_another_model_of_the_process_tells_nothing(tensorrt: Any, llama: Path, tmp_path: Path) -> None:
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    model(llama)
+    plain = LLaMAForCausalLM.from_hugging_face(str(llama), dtype="bfloat16")
+    assert facts(llama, tmp_path, plain)["outputs"] == {}
+
+
+def _of_sampled_rows(self: Any, **named: Any) -> None:
+    type(self).__base__.forward(self, **named)[1].mark_output("Other", "float32")
+
+
+def _unmarked(self: Any, **named: Any) -> None:
+    pass
+
+
+def _twice(self: Any, **named: Any) -> None:
+    type(self).__base__.forward(self, **named)[0].mark_output("logits", "float32")
+
+
+@pytest.mark.parametrize(
+    ("forward", "text"),
+    [
+        (_of_sampled_rows, "a row for each token"),
+        (_unmarked, "does not mark logits"),
+        (_twice, "'logits' is marked already"),
+    ],
+)
+def test_the_double_refuses_networks_that_the_runtime_cannot_use(
+    double: ModuleType, llama: Path, tmp_path: Path, forward: Callable[..., None], text: str
+) -> None:
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    kind: Any = type("LLaMAForCausalLM", (LLaMAForCausalLM,), {"forward": forward})
+    with pytest.raises(AssertionError, match=text):
+        facts(llama, tmp_path, kind.from_hugging_face(str(llama), dtype="bfloat16"))
+
+
+def test_a_build_leaves_the_kernels_beside_the_engine(double: ModuleType, llama: Path, tmp_path: Path) -> None:
+    output = tmp_path / "engine"
+    argv = ["--backend", "tensorrt_llm", "--method", "ngram", "--target", str(llama), "--output", str(output)]
+    argv += ["--tp", "2", "--timing-cache", str(tmp_path / "timings"), "--max-seq-len", "64", "--max-batch-size", "4"]
+    assert main(argv) == 0
+    artifacts = read(output).artifacts
+    for rank in range(2):
+        folder = output / "target" / "kernels" / f"rank{rank}"
+        table = json.loads((folder / "kernels.json").read_text())
+        assert [*table] == ["top_logits_parts", "top_logits_merge"]
+        for name, item in table.items():
+            text = (folder / f"{name}.ptx").read_text()
+            assert f".entry {item['entry']}(" in text and item["target"] == "sm_80" and "ptx" not in item
+            assert f"target/kernels/rank{rank}/{name}.ptx" in artifacts
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((8, 0), 80), ((8, 7), 86), ((8, 9), 89), ((9, 0), 90), ((10, 3), 100), ((12, 1), 120)]
+)
+def test_kernels_are_for_the_newest_architecture_that_the_gpu_runs(capability: Any, expected: int) -> None:
+    assert aot.nearest_architecture(*capability) == expected
+
+
+def test_older_gpus_are_refused() -> None:
+    with pytest.raises(ConfigError, match="compute capability is 7.5; kernels need 8.0"):
+        aot.nearest_architecture(7, 5)
+
+
+def test_the_logits_of_all_tokens_need_room(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside weights and cache; a plain engine of the same sizes has enough."""
+    told: list[str | None] = []
+    gpu = Gpu("NVIDIA L4", "8.9", 24, 24, "580")
+
+    def checked(planned: Any, gpus: Any) -> str | None:
+        told.append(fitting.check_fits(planned, [gpu]))
+        raise ConfigError("as far as it matters")
+
+    monkeypatch.setattr("builders.tensorrt_llm.command.check_fits", checked)
+    argv = ["--backend", "tensorrt_llm", "--target", str(llama), "--max-seq-len", "64", "--max-batch-size", "4"]
+    argv += ["--output", str(tmp_path / "engine"), "--max-num-tokens", "16384"]
+    for method in ("none", "ngram"):
+        assert main([*argv, "--method", method]) == 2
+    assert told[0] is None
+    assert told[1] is not None and "25 MiB for the logits of 16384 tokens" in told[1]
+    assert "a smaller --max-batch-size, --max-num-tokens or --max-seq-len" in told[1]
