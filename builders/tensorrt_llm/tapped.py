@@ -39,19 +39,18 @@ def tapped(
         """The model's own, which returns last the hidden states of all tokens, after the last norm."""
         found = base.forward(self, *arguments, **named)
         logits = self.lm_head(found[-1])
-        best = _best(logits, top, vocabulary=vocabulary, architecture=architecture)
-        best.mark_output(TOP_LOGITS, top.dtype)
+        _best(logits, top, vocabulary, architecture).mark_output(TOP_LOGITS, top.dtype)
         return found
 
     return type(base.__name__, (base,), {"forward": forward})
 
 
-def _best(logits: Tensor, top: TopLogits, **numbers: int) -> Tensor:
+def _best(logits: Tensor, top: TopLogits, vocabulary: int, architecture: int) -> Tensor:
     """One plugin a launch; each takes all that the one before it leaves."""
     passed = [logits]
     network = default_trtnet()
     for spec in top.specs:
-        wanted = {name: value for name, value in numbers.items() if name == "architecture" or name in spec.scalars}
-        layer = add_layer(network, spec, [tensor.trt_tensor for tensor in passed], **wanted)
+        inputs = [tensor.trt_tensor for tensor in passed]
+        layer = add_layer(network, spec, inputs, architecture=architecture, vocabulary=vocabulary)
         passed = [_create_tensor(layer.get_output(index), layer) for index in range(len(spec.outputs))]
     return passed[0]

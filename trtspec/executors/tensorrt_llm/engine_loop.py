@@ -249,7 +249,8 @@ class EngineLoop:
         metrics = None if result is None else result.request_perf_metrics
         if metrics is None:
             return None
-        return min(metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block, len(request.prompt) - 1)
+        found: int = metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block
+        return min(found, len(request.prompt) - 1)
 
     def _look_after(self, now: float) -> list[EngineEvent]:
         """End requests that waited past their deadline; the runtime looks at those alone that take part in steps."""

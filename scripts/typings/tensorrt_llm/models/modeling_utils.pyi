@@ -111,4 +111,20 @@ class PretrainedModel:
 class DecoderModelForCausalLM(PretrainedModel):
     @property
     def lm_head(self) -> Callable[..., Any]: ...
-    def forward(self, **kwargs: Any) -> Any: ...
+    def forward(
+        self,
+        input_ids: Any,
+        position_ids: Any | None = ...,
+        use_cache: bool = ...,
+        last_token_ids: Any | None = ...,
+        attention_mask: Any | None = ...,
+        kv_cache_params: Any | None = ...,
+        attention_params: Any | None = ...,
+        mrope_params: Any | None = ...,
+        hidden_states: Any | None = ...,
+        prompt_embedding_table: Any | None = ...,
+        prompt_tasks: Any | None = ...,
+        prompt_vocab_size: Any | None = ...,
+        lora_params: Any | None = ...,
+        spec_decoding_params: Any | None = ...,
+    ) -> Any: ...
