@@ -65,7 +65,7 @@ def _load_libraries(folder: Path, compiler: str) -> None:
     for name in _LIBRARIES:
         library = str(folder / name)
         subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, str(source)], check=True)
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(library)
 
 
 class Registry:

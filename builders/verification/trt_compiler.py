@@ -1,0 +1,72 @@
+"""Compiles a network with TensorRT, or with TensorRT for RTX, which needs no GPU to build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from builders.verification.limits import Limits
+from builders.verification.networks import Network
+from builders.verification.trt_layers import TensorRTLayers
+from trtspec.errors import ConfigError, KernelError
+
+_SAID = 3
+"""Errors of a build that are repeated; the first ones tell the cause."""
+
+
+def compile_network(trt: Any, network: Network, limits: Limits, architectures: Sequence[int]) -> bytes:
+    """The engine; `trt` is the module that builds it."""
+    log, said = _logger(trt)
+    builder = trt.Builder(log)
+    definition = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    definition.name = network.name
+    layers = TensorRTLayers(definition, trt, limits, architectures[0] if network.launches else None)
+    network.write(layers, limits)
+    config = _config(trt, builder, network, limits)
+    if not network.launches:
+        _target(trt, config, architectures)
+    engine = builder.build_serialized_network(definition, config)
+    if engine is None:
+        why = "; ".join(said[:_SAID]) or "it did not say why"
+        raise KernelError(f"{trt.__name__} {trt.__version__} compiled no engine of network {network.name}: {why}")
+    return bytes(engine)
+
+
+def _config(trt: Any, builder: Any, network: Network, limits: Limits) -> Any:
+    config = builder.create_builder_config()
+    config.set_flag(trt.BuilderFlag.STRICT_NANS)  # rows of logits that are not numbers have to be told
+    profile = builder.create_optimization_profile()
+    for item in network.inputs:
+        ranges = limits.ranges(item)
+        sizes = ([size.least for size in ranges], [size.usual for size in ranges], [size.most for size in ranges])
+        profile.set_shape(item.name, *sizes)
+    if config.add_optimization_profile(profile) < 0:
+        raise KernelError(f"{trt.__name__} refuses the sizes of network {network.name}: {dict(limits.dimensions)}")
+    return config
+
+
+def _target(trt: Any, config: Any, architectures: Sequence[int]) -> None:
+    """Which chips an engine is for, where the builder does not take the one it runs on."""
+    if not architectures:
+        return
+    config.num_compute_capabilities = len(architectures)
+    for index, architecture in enumerate(architectures):
+        capability = getattr(trt.ComputeCapability, f"SM{architecture}", None)
+        if capability is None or not config.set_compute_capability(capability, index):
+            raise ConfigError(f"--architecture {architecture}: {trt.__name__} {trt.__version__} does not build for it")
+
+
+def _logger(trt: Any) -> tuple[Any, list[str]]:
+    """A logger, and what it heard of errors."""
+    said: list[str] = []
+    wrong = (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR)
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity in wrong:
+                said.append(message)
+
+    return Log(), said
