@@ -137,7 +137,7 @@ class TensorRTLayers:
         known = getattr(import_tensorrt().plugin.op, NAMESPACE, None)
         if not hasattr(known, plugin_name(spec)):
             register_plugin(spec)
-        return add_plugin(self.network, spec, inputs, architecture=self._architecture, **numbers)
+        return add_plugin(self.network, spec, inputs, architecture=self._architecture, eager=False, **numbers)
 
     def _type(self, dtype: str) -> Any:
         return getattr(self._trt.DataType, TYPES[dtype])
