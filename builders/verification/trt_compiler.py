@@ -7,7 +7,7 @@ from typing import Any
 
 from builders.verification.limits import Limits
 from builders.verification.networks import Network
-from builders.verification.trt_layers import TensorRTLayers
+from builders.verification.trt_layers import LayerRefused, TensorRTLayers
 from trtspec.errors import ConfigError, KernelError
 
 _SAID = 3
@@ -21,14 +21,16 @@ def compile_network(trt: Any, network: Network, limits: Limits, architectures: S
     definition = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     definition.name = network.name
     layers = TensorRTLayers(definition, trt, limits, architectures[0] if network.launches else None)
-    network.write(layers, limits)
+    try:
+        network.write(layers, limits)
+    except LayerRefused:
+        raise KernelError(f"{_name(trt)} refused a layer of network {network.name}: {_told(said)}") from None
     config = _config(trt, builder, network, limits)
     if not network.launches:
         _target(trt, config, architectures)
     engine = builder.build_serialized_network(definition, config)
     if engine is None:
-        why = "; ".join(said[:_SAID]) or "it did not say why"
-        raise KernelError(f"{trt.__name__} {trt.__version__} compiled no engine of network {network.name}: {why}")
+        raise KernelError(f"{_name(trt)} compiled no engine of network {network.name}: {_told(said)}")
     return bytes(engine)
 
 
@@ -41,7 +43,7 @@ def _config(trt: Any, builder: Any, network: Network, limits: Limits) -> Any:
         sizes = ([size.least for size in ranges], [size.usual for size in ranges], [size.most for size in ranges])
         profile.set_shape(item.name, *sizes)
     if config.add_optimization_profile(profile) < 0:
-        raise KernelError(f"{trt.__name__} refuses the sizes of network {network.name}: {dict(limits.dimensions)}")
+        raise KernelError(f"{_name(trt)} refuses the sizes of network {network.name}: {dict(limits.dimensions)}")
     return config
 
 
@@ -53,7 +55,15 @@ def _target(trt: Any, config: Any, architectures: Sequence[int]) -> None:
     for index, architecture in enumerate(architectures):
         capability = getattr(trt.ComputeCapability, f"SM{architecture}", None)
         if capability is None or not config.set_compute_capability(capability, index):
-            raise ConfigError(f"--architecture {architecture}: {trt.__name__} {trt.__version__} does not build for it")
+            raise ConfigError(f"--architecture {architecture}: {_name(trt)} does not build for it")
+
+
+def _name(trt: Any) -> str:
+    return f"{trt.__name__} {trt.__version__}"
+
+
+def _told(said: Sequence[str]) -> str:
+    return "; ".join(said[:_SAID]) or "it did not say why"
 
 
 def _logger(trt: Any) -> tuple[Any, list[str]]:

@@ -22,6 +22,10 @@ TYPES = {
 """Its names of types."""
 
 
+class LayerRefused(Exception):
+    """Its arguments do not fit; TensorRT's log says why."""
+
+
 class TensorRTLayers:
     """Adds to a network; `trt` is the module whose network it is. Plugins are for one architecture."""
 
@@ -154,5 +158,5 @@ class TensorRTLayers:
     def _output(self, layer: Any) -> Tensor:
         """Of a layer with one; TensorRT gives no layer where its arguments are wrong, and logs why."""
         if layer is None:
-            raise KernelError("TensorRT refused a layer of this network; its log says why")
+            raise LayerRefused
         return layer.get_output(0)

@@ -29,8 +29,8 @@ _FUNCTIONS = (
     *("createNvOnnxParserRefitter_INTERNAL", "createNvOnnxParser_INTERNAL", "getNvOnnxParserVersion"),
     *("getBuilderPluginRegistry", "getPluginRegistry", "initLibNvInferPlugins"),
 )
-_KEPT: list[ModuleType] = []
-"""A native module cannot be loaded twice, and must not go before the interpreter does."""
+_KEPT: dict[str, ModuleType] = {}
+"""By name. A native module cannot be loaded twice, and must not go before the interpreter does."""
 
 
 @contextlib.contextmanager
@@ -41,22 +41,37 @@ def tensorrt_without_libraries(folder: Path) -> Iterator[ModuleType]:
         pytest.skip("TensorRT's Python layer is not installed: pip install tensorrt-cu13-bindings==10.14.1.48.post1")
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("no C compiler (cc) for the stand-ins of TensorRT's libraries")
-    _load_libraries(folder, compiler)
-    (folder / "tensorrt").symlink_to(Path(bindings.origin).parent)
-    sys.path.insert(0, str(folder))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in its docstrings
-            trt = importlib.import_module("tensorrt")
-            importlib.import_module("tensorrt.plugin")
-        _KEPT.append(trt)
-        registry = Registry()
-        trt.get_plugin_registry = lambda: registry  # type: ignore[attr-defined]
-        yield trt
-    finally:
-        sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
-            _KEPT.append(sys.modules.pop(name))
+    with pytest.MonkeyPatch.context() as patch:
+        if _KEPT:
+            sys.modules.update(_KEPT)
+            _forget_plugins(_KEPT["tensorrt.plugin._lib"])
+        else:
+            _load_libraries(folder, compiler)
+            (folder / "tensorrt").symlink_to(Path(bindings.origin).parent)
+            patch.syspath_prepend(folder)
+        try:
+            yield _imported()
+        finally:
+            for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
+                _KEPT[name] = sys.modules.pop(name)
+
+
+def _imported() -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in its docstrings
+        trt = importlib.import_module("tensorrt")
+        importlib.import_module("tensorrt.plugin")
+    registry = Registry()
+    trt.get_plugin_registry = lambda: registry  # type: ignore[attr-defined]
+    return trt
+
+
+def _forget_plugins(layer: Any) -> None:
+    """What an earlier test registered."""
+    for known in (layer.QDP_REGISTRY, layer.QDP_CREATORS):
+        known.clear()
+    for name in [name for name, value in vars(layer.op).items() if isinstance(value, layer._PluginNamespace)]:
+        delattr(layer.op, name)
 
 
 def _load_libraries(folder: Path, compiler: str) -> None:
