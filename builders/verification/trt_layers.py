@@ -53,10 +53,10 @@ class TensorRTLayers:
         import numpy as np
 
         self._values.append(np.array(values, dtype=dtype))
-        return self._output(self.network.add_constant(shape, self._trt.Weights(self._values[-1])))
+        return _output(self.network.add_constant(shape, self._trt.Weights(self._values[-1])))
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
-        return self._output(self.network.add_cast(x, self._type(dtype)))
+        return _output(self.network.add_cast(x, self._type(dtype)))
 
     def is_nan(self, x: Tensor) -> Tensor:
         return self._unary(x, "ISNAN")
@@ -83,7 +83,7 @@ class TensorRTLayers:
         return self._elementwise(x, y, "OR")
 
     def select(self, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return self._output(self.network.add_select(condition, x, y))
+        return _output(self.network.add_select(condition, x, y))
 
     def largest(self, x: Tensor, axis: int) -> Tensor:
         return self._reduce(x, axis, "MAX")
@@ -95,45 +95,45 @@ class TensorRTLayers:
         return self._reduce(x, axis, "SUM")
 
     def take_along(self, x: Tensor, indices: Tensor, axis: int) -> Tensor:
-        layer = self.network.add_gather_v2(x, indices, self._trt.GatherMode.ELEMENT)
+        layer = _added(self.network.add_gather_v2(x, indices, self._trt.GatherMode.ELEMENT))
         layer.axis = axis
-        return self._output(layer)
+        return layer.get_output(0)
 
     def join(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        layer = self.network.add_concatenation(tensors)
+        layer = _added(self.network.add_concatenation(tensors))
         layer.axis = axis
-        return self._output(layer)
+        return layer.get_output(0)
 
     def first_columns(self, x: Tensor, count: int) -> Tensor:
         rank = len(x.shape)
         sizes = self.join([self.pick(self.shape(x), range(rank - 1)), self.constant([count], "int64", [1])], 0)
-        layer = self.network.add_slice(x, [0] * rank, [0] * rank, [1] * rank)
+        layer = _added(self.network.add_slice(x, [0] * rank, [0] * rank, [1] * rank))
         layer.set_input(2, sizes)
-        return self._output(layer)
+        return layer.get_output(0)
 
     def unsqueeze(self, x: Tensor, axis: int) -> Tensor:
-        return self._output(self.network.add_unsqueeze(x, self.constant([axis], "int64", [1])))
+        return _output(self.network.add_unsqueeze(x, self.constant([axis], "int64", [1])))
 
     def squeeze(self, x: Tensor, axis: int) -> Tensor:
-        return self._output(self.network.add_squeeze(x, self.constant([axis], "int64", [1])))
+        return _output(self.network.add_squeeze(x, self.constant([axis], "int64", [1])))
 
     def shape(self, x: Tensor) -> Tensor:
-        return self._output(self.network.add_shape(x))
+        return _output(self.network.add_shape(x))
 
     def pick(self, x: Tensor, places: Sequence[int]) -> Tensor:
-        return self._output(self.network.add_gather(x, self.constant(places, "int64", [len(places)]), 0))
+        return _output(self.network.add_gather(x, self.constant(places, "int64", [len(places)]), 0))
 
     def reshape(self, x: Tensor, shape: Tensor) -> Tensor:
-        layer = self.network.add_shuffle(x)
+        layer = _added(self.network.add_shuffle(x))
         layer.set_input(1, shape)
-        return self._output(layer)
+        return layer.get_output(0)
 
     def count_up(self, length: Tensor) -> Tensor:
-        layer = self.network.add_fill([1], self._trt.FillOperation.LINSPACE, self._type("int32"))
+        layer = _added(self.network.add_fill([1], self._trt.FillOperation.LINSPACE, self._type("int32")))
         layer.set_input(0, length)
         layer.set_input(1, self.constant([0], "int32", []))
         layer.set_input(2, self.constant([1], "int32", [1]))
-        return self._output(layer)
+        return layer.get_output(0)
 
     def launch(self, spec: KernelSpec, inputs: Sequence[Tensor], numbers: Mapping[str, int]) -> tuple[Tensor, ...]:
         if self._architecture is None:
@@ -147,16 +147,22 @@ class TensorRTLayers:
         return getattr(self._trt.DataType, TYPES[dtype])
 
     def _unary(self, x: Tensor, operation: str) -> Tensor:
-        return self._output(self.network.add_unary(x, getattr(self._trt.UnaryOperation, operation)))
+        return _output(self.network.add_unary(x, getattr(self._trt.UnaryOperation, operation)))
 
     def _elementwise(self, x: Tensor, y: Tensor, operation: str) -> Tensor:
-        return self._output(self.network.add_elementwise(x, y, getattr(self._trt.ElementWiseOperation, operation)))
+        return _output(self.network.add_elementwise(x, y, getattr(self._trt.ElementWiseOperation, operation)))
 
     def _reduce(self, x: Tensor, axis: int, operation: str) -> Tensor:
-        return self._output(self.network.add_reduce(x, getattr(self._trt.ReduceOperation, operation), 1 << axis, True))
+        return _output(self.network.add_reduce(x, getattr(self._trt.ReduceOperation, operation), 1 << axis, True))
 
-    def _output(self, layer: Any) -> Tensor:
-        """Of a layer with one; TensorRT gives no layer where its arguments are wrong, and logs why."""
-        if layer is None:
-            raise LayerRefused
-        return layer.get_output(0)
+
+def _added(layer: Any) -> Any:
+    """TensorRT gives no layer where its arguments are wrong."""
+    if layer is None:
+        raise LayerRefused
+    return layer
+
+
+def _output(layer: Any) -> Tensor:
+    """Of a layer with one."""
+    return _added(layer).get_output(0)
