@@ -242,7 +242,7 @@ class Network:
 
 
 def _numbers(weights: Any) -> torch.Tensor:
-    """What `Weights` point to. TensorRT 10.14 was compiled for an older NumPy, and its arrays have strides of 0 in 2.4."""
+    """What `Weights` point to; in NumPy 2.4 the arrays that TensorRT 10.14 makes of them have strides of 0."""
     kind = TORCH[weights.dtype.name]
     memory = (ctypes.c_char * (weights.size * kind.itemsize)).from_address(weights.numpy().ctypes.data)
     return torch.frombuffer(bytearray(memory), dtype=kind)

@@ -12,8 +12,10 @@ from torch import Tensor
 from plugins import eager_verification
 from trtspec.decoding.sampling import best_tokens
 
-VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, -3.5, 65504.0, -math.inf, math.inf, math.nan)
-"""Few, so that there are ties; the largest is float16's."""
+LARGEST = 65504.0
+"""Of float16's numbers."""
+VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, -3.5, LARGEST, -math.inf, math.inf, math.nan)
+"""Few, so that there are ties."""
 _TAME = len(VALUES) - 3
 
 
