@@ -74,8 +74,8 @@ def read(folder: Path) -> VerifierRecord:
         ) from None
     except (OSError, ValueError) as error:
         raise EngineFolderError(f"{path} cannot be read ({error}); {REBUILD}") from error
-    if not isinstance(document, dict) or (found := document.pop("format", None)) != FORMAT:
-        found = document.get("format") if not isinstance(document, dict) else found
+    found = document.pop("format", None) if isinstance(document, dict) else None
+    if found != FORMAT:
         raise EngineFolderError(f"{path} has format {found}, and this version reads {FORMAT}; {REBUILD}")
     try:
         return _parse(document)

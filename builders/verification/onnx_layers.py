@@ -11,8 +11,8 @@ from plugins.contract import Array
 
 OPSET = 18
 """The first in which all reductions take their axes as a tensor."""
-IR_VERSION = 10
-"""Read by ONNX Runtime 1.18 and newer."""
+IR_VERSION = 8
+"""That of ONNX 1.13, which brought this opset."""
 TYPES = {
     "float32": "FLOAT",
     "float16": "FLOAT16",

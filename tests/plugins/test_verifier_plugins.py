@@ -7,6 +7,7 @@ goes where, in which shape, and what plugins announce of theirs.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,7 +174,7 @@ def test_kernels_are_compiled_for_the_chip_that_was_asked_for(
 
 def both_launches(trt: Any, plans: list[Plan], index: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     for name in ("expr", "dtype"):  # NVIDIA's have setters and no getters
-        monkeypatch.setattr(__import__("sys").modules["tensorrt.plugin._tensor"].SymExprImpl, name, None, raising=False)
+        monkeypatch.setattr(sys.modules["tensorrt.plugin._tensor"].SymExprImpl, name, None, raising=False)
     layer = [layer for plan in plans for layer in plugins_of(plan)][index]
     plugin = layer.given["plugin"]
     spec = nvinfer_plugins.spec_of(plugin)
