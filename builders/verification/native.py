@@ -80,7 +80,7 @@ def _chosen(layers: Layers, ids: Tensor, nodes: Tensor, inputs: Mapping[str, Ten
     siblings = layers.equal(layers.unsqueeze(above, 2), layers.unsqueeze(above, 1))  # [B, N, N]
     rivals = layers.both(siblings, layers.unsqueeze(right, 1))
     first = layers.smallest(layers.select(rivals, layers.unsqueeze(nodes, 1), layers.unsqueeze(size, 1)), 2)
-    return _Chosen(layers.both(right, layers.equal(layers.squeeze(first, 2), nodes)), above)
+    return _Chosen(layers.equal(layers.squeeze(first, 2), nodes), above)
 
 
 def _reached(layers: Layers, chosen: _Chosen, inputs: Mapping[str, Tensor], most_nodes: int) -> tuple[Tensor, Tensor]:

@@ -40,10 +40,11 @@ def _config(trt: Any, builder: Any, network: Network, limits: Limits) -> Any:
     profile = builder.create_optimization_profile()
     for item in network.inputs:
         ranges = limits.ranges(item)
-        sizes = ([size.least for size in ranges], [size.usual for size in ranges], [size.most for size in ranges])
-        profile.set_shape(item.name, *sizes)
+        shapes = ([size.least for size in ranges], [size.usual for size in ranges], [size.most for size in ranges])
+        profile.set_shape(item.name, *shapes)
     if config.add_optimization_profile(profile) < 0:
-        raise KernelError(f"{_name(trt)} refuses the sizes of network {network.name}: {dict(limits.dimensions)}")
+        sizes = ", ".join(f"{name} {size}" for name, size in limits.dimensions.items())
+        raise KernelError(f"{_name(trt)} refuses the sizes of network {network.name}: {sizes}")
     return config
 
 

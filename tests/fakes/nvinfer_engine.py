@@ -30,6 +30,7 @@ class Plan:
 
     network: Network
     profile: dict[str, tuple[tuple[int, ...], ...]]
+    flags: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -102,7 +103,7 @@ class Builder:
         shapes = [torch.zeros(profile[x.name][1], dtype=TORCH[x.dtype.name]) for x in network.inputs]
         network.execute({x.name: value for x, value in zip(network.inputs, shapes, strict=True)}, shapes_only=True)
         text = b"plan %d" % next(_NUMBERS)
-        self._known[text] = Plan(network, profile)
+        self._known[text] = Plan(network, profile, frozenset(config.set))
         self._plans.append(self._known[text])
         return text
 

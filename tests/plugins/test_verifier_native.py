@@ -97,12 +97,17 @@ def test_of_siblings_with_one_token_the_first_counts() -> None:
     same(run(rows), rows.expected(VOCABULARY))
 
 
-def test_parents_that_are_no_nodes_lead_nowhere() -> None:
-    """Loops, and places outside of the row: never a wrong memory access, and the oracle's answer."""
-    rows = chain_that_is_liked(6, VOCABULARY)
-    for parents in ([1, 0, 2, 3, -2, 6], [-1, 1, 1, 2, 64, -64], [-1, 0, 1, 2, 2**31 - 1, -(2**31)]):
-        strange = rows._replace(parents=torch.tensor([parents]).int())
-        same(run(strange), strange.expected(VOCABULARY))
+@pytest.mark.parametrize("seed", range(20))
+def test_parents_that_are_no_nodes_lead_nowhere(seed: int) -> None:
+    """Loops, and places outside of the row, where all tokens are liked: no wrong access, and the oracle's answer."""
+    source = torch.Generator().manual_seed(seed)
+    nodes = int(torch.randint(1, 12, (), generator=source))
+    logits = torch.zeros(8, nodes + 1, VOCABULARY)
+    logits[..., 1] = 1.0
+    parents = torch.randint(-3, nodes + 3, (8, nodes), generator=source).int()
+    parents[0, 0], parents[1, -1] = 2**31 - 1, -(2**31)
+    rows = GreedyRows(logits, torch.ones(8, nodes).int(), parents, torch.full((8,), nodes).int())
+    same(run(rows), rows.expected(VOCABULARY))
 
 
 def test_rows_of_one_batch_do_not_disturb_each_other() -> None:

@@ -147,6 +147,10 @@ def test_what_is_in_the_engines(built: tuple[Path, list[Plan]]) -> None:
     assert {int(item["vocabulary"][0]) for item in attributes if "vocabulary" in item} == {VOCABULARY}
     assert trees.profile["logits"] == ((1, 2, VOCABULARY), (4, 3, WIDTH), (30, 10, 16))
     assert trees.profile["tokens"] == ((1, 1), (4, 2), (30, 9))
+    assert [(plan.network.name, set(plan.flags)) for plan in built[1]] == [
+        ("trees", {"STRICT_NANS"}),
+        ("chains", {"STRICT_NANS"}),
+    ]
 
 
 @pytest.mark.parametrize("index", range(7))

@@ -18,7 +18,7 @@ from builders import verifier
 from plugins import runtime, verifier_folder
 from plugins.runtime import Verifier
 from tests.fakes.nvinfer import tensorrt_without_libraries
-from tests.fakes.nvinfer_engine import Context, Engine, Runtime, engines
+from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines
 from tests.plugins.greedy_rows import GreedyRows, chain_that_is_liked, greedy_rows, same
 from trtspec.errors import EngineFolderError, KernelError, MissingDependency
 
@@ -154,6 +154,17 @@ def test_engines_that_do_not_open(
     monkeypatch.setattr(where, name, lambda *arguments: None)
     with pytest.raises(error, match=message):
         runtime.open_verifier(folder, "cpu")
+
+
+def test_sizes_that_a_builder_refuses(
+    trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Config, "add_optimization_profile", lambda *arguments: -1)
+    assert verifier.main([*FLAGS, "--output", str(tmp_path / "verifier")]) == 1
+    assert (
+        "tensorrt 10.14.1.48.post1 refuses the sizes of network trees: rows 1:2:4, nodes 1:3:9"
+        in capsys.readouterr().err
+    )
 
 
 def changed_record(folder: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
