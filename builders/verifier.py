@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from builders.packages import require_packages
 from builders.progress import working_on
 from builders.verification.building import Request, build
 from builders.verification.kinds import COMPILERS, KINDS
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build, and return the exit code: 2 for wrong input, 1 for a failed build."""
     options = _parser().parse_args(argv)
     try:
+        require_packages(("torch",))
         request = _request(options)
         print(_plan(request), flush=True)
         with working_on("reading what is needed") as status:

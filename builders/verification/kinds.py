@@ -43,11 +43,9 @@ class Route:
         if not asked:
             return self.default
         unknown = [item for item in asked if item not in self.architectures]
-        if unknown or not self.most:
+        if unknown:
             known = ", ".join(map(str, self.architectures)) or "none: it builds for the GPU that is there, or for all"
-            raise ConfigError(
-                f"--architecture {(unknown or asked)[0]} with --compiler {self.compiler.name}: possible is {known}"
-            )
+            raise ConfigError(f"--architecture {unknown[0]} with --compiler {self.compiler.name}: possible is {known}")
         if len(asked) > self.most or len(set(asked)) < len(asked):
             raise ConfigError(
                 f"--architecture was given {len(asked)} times, as {', '.join(map(str, asked))}; "

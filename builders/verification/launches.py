@@ -21,19 +21,13 @@ class Launching(Layers, Protocol):
         """What a plugin writes."""
 
 
-CHOICE = (CHOOSE_TOKEN_PARTS, CHOOSE_TOKEN_MERGE)
-TREES = (*CHOICE, WALK_TREE)
-CHAINS = CHAIN_REJECTION
-"""The plugins of each network, in order."""
-
-
 def sampled_trees(layers: Launching, inputs: Mapping[str, Tensor], limits: Limits) -> dict[str, Tensor]:
     """The target's choice at each place, and how far down each tree that leads. Kernels take places as rows."""
     shape = layers.shape(inputs["logits"])
     flat = layers.constant([-1], "int64", [1])
     arrays = {item.name: layers.reshape(inputs[item.name], flat) for item in CHOOSE_TOKEN_PARTS.inputs[1:]}
     arrays["logits"] = layers.reshape(inputs["logits"], layers.join([flat, layers.pick(shape, [2])], 0))
-    arrays = _launch_all(layers, CHOICE, arrays, limits)
+    arrays = _launch_all(layers, (CHOOSE_TOKEN_PARTS, CHOOSE_TOKEN_MERGE), arrays, limits)
     grid = layers.pick(shape, [0, 1])
     chosen = {item.name: layers.reshape(arrays[item.name], grid) for item in CHOOSE_TOKEN_MERGE.outputs}
     return _launch_all(layers, (WALK_TREE,), {**inputs, **chosen}, limits)

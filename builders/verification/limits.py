@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plugins.contract import LOGITS, Array
-from plugins.launch import MOST_IDS
+from plugins.sampling_specs import MOST_IDS
 from plugins.verification_specs import MOST_NODES
 from trtspec.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""The networks there are: what each takes and gives, and the function that writes it."""
+"""The networks there are: what each takes and gives, and what writes it, imported when it is written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from builders.verification import launches, native
 from builders.verification.layers import Layers, Tensor
 from builders.verification.limits import Limits
 from plugins.contract import LOGITS, Array, KernelSpec
 from plugins.sampling_specs import CHOOSE_TOKEN_MERGE, CHOOSE_TOKEN_PARTS
-from plugins.verification_specs import CHAIN_ACCEPTANCE, CHAIN_DRAW, CHAIN_FOLLOW, WALK_TREE
+from plugins.verification_specs import CHAIN_ACCEPTANCE, CHAIN_DRAW, CHAIN_FOLLOW, CHAIN_REJECTION, WALK_TREE
 
 _PLACES = ("rows", "places")
 
@@ -37,6 +36,24 @@ class Network:
             layers.output(item, made[item.name])
 
 
+def _greedy_trees(layers: Layers, inputs: Mapping[str, Tensor], limits: Limits) -> dict[str, Tensor]:
+    from builders.verification.native import greedy_trees
+
+    return greedy_trees(layers, inputs, limits)
+
+
+def _sampled_trees(layers: Any, inputs: Mapping[str, Tensor], limits: Limits) -> dict[str, Tensor]:
+    from builders.verification.launches import sampled_trees
+
+    return sampled_trees(layers, inputs, limits)
+
+
+def _rejection_chains(layers: Any, inputs: Mapping[str, Tensor], limits: Limits) -> dict[str, Tensor]:
+    from builders.verification.launches import rejection_chains
+
+    return rejection_chains(layers, inputs, limits)
+
+
 _LOGITS = Array("logits", LOGITS, (*_PLACES, "width"))
 _TREE = WALK_TREE.inputs[1:]
 _IDS = WALK_TREE.inputs[0]
@@ -46,7 +63,7 @@ GREEDY_TREES = Network(
     summary="the best token of each place, and the walk down each tree; no noise",
     inputs=(_LOGITS, *_TREE),
     outputs=(_IDS, *WALK_TREE.outputs),
-    make=native.greedy_trees,
+    make=_greedy_trees,
 )
 SAMPLED_TREES = Network(
     name="trees",
@@ -60,14 +77,14 @@ SAMPLED_TREES = Network(
         *(Array(item.name, item.dtype, _PLACES) for item in CHOOSE_TOKEN_MERGE.outputs),
         *WALK_TREE.outputs,
     ),
-    make=launches.sampled_trees,
-    launches=launches.TREES,
+    make=_sampled_trees,
+    launches=(CHOOSE_TOKEN_PARTS, CHOOSE_TOKEN_MERGE, WALK_TREE),
 )
 REJECTION_CHAINS = Network(
     name="chains",
     summary="rejection sampling along chains that were drawn",
     inputs=(*CHAIN_ACCEPTANCE.inputs[:6], *CHAIN_DRAW.inputs[5:8]),
     outputs=(CHAIN_ACCEPTANCE.outputs[0], *CHAIN_FOLLOW.outputs),
-    make=launches.rejection_chains,
-    launches=launches.CHAINS,
+    make=_rejection_chains,
+    launches=CHAIN_REJECTION,
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +166,22 @@ def test_help_tells_kinds_compilers_and_defaults(capsys: pytest.CaptureFixture[s
     for item in (*KINDS.values(), *COMPILERS.values()):
         assert f"  {item.name:<13} {item.summary}" in said
     assert f"at most {MOST_NODES} (default: 1:8:{MOST_NODES})" in said
+
+
+def test_help_needs_neither_torch_nor_a_compiler() -> None:
+    script = "import json, sys, builders.verifier; print(json.dumps([*sys.modules]))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    heavy = {"torch", "triton", "tensorrt", "tensorrt_rtx_bindings", "onnx"}
+    assert heavy.isdisjoint(json.loads(done.stdout))
+
+
+def test_a_build_without_torch_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert verifier.main([*NATIVE, "--output", str(tmp_path / "verifier")]) == 2
+    assert "needs the package torch, which is not installed; pip install 'trtspec[embedded]'" in capsys.readouterr().err
 
 
 def test_examples_of_the_help_are_read(capsys: pytest.CaptureFixture[str]) -> None:
