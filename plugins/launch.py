@@ -14,11 +14,9 @@ from torch import Tensor
 
 from plugins import sampling_specs
 from plugins.contract import LOGITS, LOGITS_TYPES, Array, KernelSpec
-from plugins.sampling_specs import MOST
+from plugins.sampling_specs import MOST, MOST_IDS
 from trtspec.decoding.rng import Lane
 
-MOST_IDS = 2**30
-"""int32 has room for a block beyond these."""
 EXACT_IDS = 2**24
 """Up to here float32 holds every id."""
 

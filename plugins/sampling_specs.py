@@ -54,6 +54,8 @@ CHOOSE_TOKEN_MERGE = KernelSpec(
     num_warps=1,
 )
 
+MOST_IDS = 2**30
+"""Tokens of a vocabulary: int32 has room for a block beyond these."""
 MOST = 64
 """How many logits of a row are told, unless another power of two is asked for."""
 

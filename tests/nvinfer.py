@@ -28,7 +28,7 @@ _FUNCTIONS = (
     *("getBuilderPluginRegistry", "getPluginRegistry", "initLibNvInferPlugins"),
 )
 _KEPT: dict[str, ModuleType] = {}
-"""A native module cannot be loaded twice, and must not go before the interpreter does."""
+"""By name. A native module cannot be loaded twice, and must not go before the interpreter does."""
 NOT_INSTALLED = "TensorRT's Python layer is not installed: pip install tensorrt-cu13-bindings==10.14.1.48.post1"
 
 
@@ -44,10 +44,7 @@ def tensorrt_without_libraries(folder: Path) -> Iterator[ModuleType]:
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt"]:
             _KEPT[name] = sys.modules.pop(name)
-        for names in ("QDP_REGISTRY", "QDP_CREATORS"):
-            getattr(_KEPT["tensorrt.plugin._lib"], names).clear()
-        for name in [name for name in vars(_KEPT["tensorrt.plugin._lib"].op) if not name.startswith("_")]:
-            delattr(_KEPT["tensorrt.plugin._lib"].op, name)
+        _forget_plugins(_KEPT["tensorrt.plugin._lib"])
 
 
 def missing_here() -> str | None:
@@ -85,13 +82,20 @@ def _import(folder: Path) -> None:
         sys.path.remove(str(folder))
 
 
+def _forget_plugins(layer: Any) -> None:
+    for known in (layer.QDP_REGISTRY, layer.QDP_CREATORS):
+        known.clear()
+    for name in [name for name, value in vars(layer.op).items() if isinstance(value, layer._PluginNamespace)]:
+        delattr(layer.op, name)
+
+
 def _load_libraries(folder: Path, compiler: str) -> None:
     source = folder / "nothing.c"
     source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in _FUNCTIONS))
     for name in _LIBRARIES:
         library = str(folder / name)
         subprocess.run([compiler, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, str(source)], check=True)
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(library)
 
 
 class Registry:

@@ -1,0 +1,235 @@
+"""The runtime over a double of TensorRT: native engines in numbers, and what it refuses before an engine could."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from builders import verifier
+from plugins import runtime, verifier_folder
+from plugins.runtime import Verifier
+from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines
+from tests.nvinfer import tensorrt_without_libraries
+from tests.plugins.greedy_rows import GreedyRows, chain_that_is_liked, greedy_rows, same
+from trtspec.errors import EngineFolderError, KernelError, MissingDependency
+
+VOCABULARY = 5
+FLAGS = ["--kind", "native", "--vocabulary", "5", "--width", "5:6:8", "--rows", "1:2:4", "--nodes", "1:3:9"]
+
+
+@pytest.fixture(scope="module")
+def trt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with (
+        tensorrt_without_libraries(tmp_path_factory.mktemp("tensorrt")) as module,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(runtime, "current_stream", lambda device: 5)
+        with engines(module):
+            yield module
+
+
+@pytest.fixture(scope="module")
+def folder(trt: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("built") / "verifier"
+    assert verifier.main([*FLAGS, "--output", str(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Verifier:
+    return runtime.open_verifier(folder, "cpu")
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=greedy_rows(VOCABULARY, most_nodes=9))
+def test_layers_of_tensorrt_in_numbers(opened: Verifier, rows: GreedyRows) -> None:
+    same(opened.run("trees", **rows._asdict()), rows.expected(VOCABULARY))
+
+
+def test_bfloat16_and_a_width_that_never_changes(trt: Any, tmp_path: Path) -> None:
+    flags = ["--kind", "native", "--vocabulary", "40", "--logits", "bfloat16", "--rows", "2", "--nodes", "3"]
+    assert verifier.main([*flags, "--output", str(tmp_path / "verifier")]) == 0
+    logits = torch.randn(2, 4, 40, generator=torch.Generator().manual_seed(2)).bfloat16()
+    one = chain_that_is_liked(3, 40)
+    rows = GreedyRows(logits, *(torch.cat([column, column]) for column in one[1:]))
+    same(runtime.open_verifier(tmp_path / "verifier", "cpu").run("trees", **rows._asdict()), rows.expected(40))
+
+
+def given_rows(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Two chains of three nodes."""
+    one = chain_that_is_liked(3, 6)
+    return {**{name: torch.cat([value, value]) for name, value in one._asdict().items()}, **changed}
+
+
+REFUSED = [
+    (
+        {"tokens": torch.zeros(5, 3).int()},
+        r"tokens is \[5, 3\], and the engine takes \[1 to 4, 1 to 9\], so not 5 rows; split or pad it, or build "
+        "an engine with another --rows",
+    ),
+    ({"tokens": torch.zeros(2, 10).int()}, r"tokens is \[2, 10\].* so not 10 nodes; .* another --nodes"),
+    ({"logits": torch.zeros(2, 4, 9)}, r"logits is \[2, 4, 9\].*, 2 to 10, 5 to 8\], so not 9 width; .*--width"),
+    ({"logits": torch.zeros(2, 1, 6)}, r"so not 1 places; .*--nodes"),
+    ({"counts": torch.zeros(3).int()}, r"counts is \[3\] and logits \[2, 4, 6\]; counts needs 2 rows, and has 3"),
+    (
+        {"parents": torch.zeros(2, 2).int()},
+        r"parents is \[2, 2\] and tokens \[2, 3\]; parents needs 3 nodes, and has 2",
+    ),
+    (
+        {"logits": torch.zeros(2, 3, 6)},
+        r"logits is \[2, 3, 6\] and tokens \[2, 3\]; logits needs 4 places, one more than nodes .*, and has 3",
+    ),
+    ({"counts": torch.zeros(2)}, "counts is float32, and the engine takes int32; cast it"),
+    ({"logits": torch.zeros(2, 4, 6).half()}, "logits is float16, and the engine takes float32"),
+    ({"counts": torch.zeros(2, 1).int()}, r"counts is \[2, 1\], and the engine takes \[rows\]; reshape it"),
+    ({"tokens": torch.zeros(3, 2).int().T}, r"tokens is strided, .* give tokens.contiguous\(\)"),
+    ({"tokens": torch.zeros(2, 3, device="meta").int()}, "tokens is on meta, and the engine on cpu; move it there"),
+    ({"more": torch.zeros(2)}, "trees.engine takes logits, tokens, parents, counts; given are logits, .*, more"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[str(index) for index in range(len(REFUSED))])
+def test_what_an_engine_cannot_see_is_refused(opened: Verifier, changed: dict[str, torch.Tensor], message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        opened.run("trees", **given_rows(**changed))
+
+
+def test_the_ends_of_each_range_are_taken(opened: Verifier) -> None:
+    for nodes, width, count in ((1, 5, 1), (9, 8, 4)):
+        one = chain_that_is_liked(nodes, width)
+        rows = GreedyRows(*(torch.cat([column] * count) for column in one))
+        same(opened.run("trees", **rows._asdict()), rows.expected(VOCABULARY))
+
+
+def test_an_input_that_is_missing_and_an_engine_that_is(opened: Verifier) -> None:
+    rows = given_rows()
+    del rows["counts"]
+    with pytest.raises(KernelError, match="given are logits, tokens, parents"):
+        opened.run("trees", **rows)
+    with pytest.raises(KernelError, match="there is no engine chains; this folder has trees"):
+        opened.run("chains", **rows)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "answer", "message"),
+    [
+        (Context, "set_input_shape", False, r"trees.engine: TensorRT refused logits, \[2, 4, 6\]; its log says why"),
+        (Context, "set_tensor_address", False, "TensorRT refused logits"),
+        (Context, "infer_shapes", ["tokens"], "TensorRT knows no shape of tokens"),
+        (Context, "execute_async_v3", False, "TensorRT could not queue it"),
+    ],
+)
+def test_what_tensorrt_refuses_is_never_taken_for_done(
+    opened: Verifier, where: type, name: str, answer: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, lambda *arguments: answer)
+    with pytest.raises(KernelError, match=message):
+        opened.run("trees", **given_rows())
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "error", "message"),
+    [
+        (
+            Runtime,
+            "deserialize_cuda_engine",
+            EngineFolderError,
+            "cannot load it here; it was built with tensorrt 10.14",
+        ),
+        (Engine, "create_execution_context", KernelError, "TensorRT made no context"),
+    ],
+)
+def test_engines_that_do_not_open(
+    folder: Path, where: type, name: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, lambda *arguments: None)
+    with pytest.raises(error, match=message):
+        runtime.open_verifier(folder, "cpu")
+
+
+def test_sizes_that_a_builder_refuses(
+    trt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Config, "add_optimization_profile", lambda *arguments: -1)
+    assert verifier.main([*FLAGS, "--output", str(tmp_path / "verifier")]) == 1
+    assert (
+        "tensorrt 10.14.1.48.post1 refuses the sizes of network trees: rows 1:2:4, nodes 1:3:9"
+        in capsys.readouterr().err
+    )
+
+
+def changed_record(folder: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in ("trees.engine", verifier_folder.NAME):
+        (copy / file).write_bytes((folder / file).read_bytes())
+    document = json.loads((copy / verifier_folder.NAME).read_text())
+    change(document)
+    (copy / verifier_folder.NAME).write_text(json.dumps(document))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda document: document.update(format=2), "has format 2, and this version reads 1; build it again"),
+        (lambda document: document.pop("engines"), r"is not what it should be \(KeyError\('engines'\)\)"),
+        (lambda document: document.update(colour="red"), "is not what it should be .*colour"),
+        (lambda document: document["engines"]["trees"].update(sha256="0"), "is not the file that was built"),
+        (lambda document: document["engines"]["trees"].update(file="other"), "other is not the file that was built"),
+        (lambda document: document["engines"]["trees"]["inputs"].pop(), "its record says otherwise"),
+        (lambda document: document["engines"]["trees"]["outputs"].pop(), "its record says otherwise"),
+        (lambda document: document.update(compiler="onnx"), "--compiler onnx, whose files are no engines"),
+    ],
+)
+def test_records_that_do_not_fit(
+    folder: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    with pytest.raises(EngineFolderError, match=message):
+        runtime.open_verifier(changed_record(folder, tmp_path, change), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "has no verifier.json"), ("{", "cannot be read"), ("[]", "format")]
+)
+def test_folders_without_a_record(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / verifier_folder.NAME).write_text(text)
+    with pytest.raises(EngineFolderError, match=message):
+        runtime.open_verifier(tmp_path, "cpu")
+
+
+def test_a_record_reads_to_itself(folder: Path, tmp_path: Path) -> None:
+    record = verifier_folder.read(folder)
+    changed = dataclasses.replace(record, gpu="one", architectures=(80, 90))
+    verifier_folder.write(changed, tmp_path)
+    assert verifier_folder.read(tmp_path) == changed
+
+
+@pytest.mark.parametrize("compiler", verifier_folder.MODULES)
+def test_a_compiler_that_is_not_there(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in verifier_folder.MODULES[compiler]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependency, match=f"{compiler} cannot be imported .*pip install"):
+        verifier_folder.import_first(compiler)
+
+
+def test_the_stream_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream:
+        cuda_stream = 1234
+
+    asked: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: asked.append(device) or Stream())
+    fresh = importlib.util.module_from_spec(runtime.__spec__)  # type: ignore[arg-type]
+    runtime.__spec__.loader.exec_module(fresh)  # type: ignore[union-attr]
+    assert fresh.current_stream(torch.device("cuda", 1)) == 1234
+    assert asked == [torch.device("cuda", 1)]
