@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,3 +175,17 @@ def builder_of_expressions(trt: Any) -> Any:
             return made(value, first.constant and second.constant)
 
     return Builder()
+
+
+class Scalars(dict[int, Any]):
+    """What TensorRT's layer writes a kernel's numbers to."""
+
+    nbSymExprs = 0
+
+
+def described(trt: Any, shape: Sequence[int], kind: Any) -> Any:
+    """An input or output of a plugin, as the builder tells it of one."""
+    found = trt.DynamicPluginTensorDesc()
+    found.desc = trt.PluginTensorDesc()
+    found.desc.dims, found.desc.type, found.desc.format = tuple(shape), kind, trt.TensorFormat.LINEAR
+    return found

@@ -14,7 +14,7 @@ import torch
 from plugins import defs, launch
 from plugins.contract import KernelSpec
 from plugins.specs import KERNELS
-from tests.nvinfer import builder_of_expressions
+from tests.nvinfer import Scalars, builder_of_expressions, described
 
 TORCH = {
     "FLOAT": torch.float32,
@@ -55,8 +55,8 @@ def announced(trt: Any, plugin: Any, kinds: Sequence[Any], shapes: Sequence[Sequ
 def baked(trt: Any, plugin: Any, kinds: Sequence[Any], shapes: Sequence[Sequence[int]]) -> SimpleNamespace:
     """Entry, text, grid and numbers that an engine would hold, for inputs of these types and shapes."""
     made_shapes, made_kinds = announced(trt, plugin, kinds, shapes)
-    arrays = [_described(trt, *item) for item in zip([*shapes, *made_shapes], [*kinds, *made_kinds], strict=True)]
-    parameters, scalars = SimpleNamespace(), _Scalars()
+    arrays = [described(trt, *item) for item in zip([*shapes, *made_shapes], [*kinds, *made_kinds], strict=True)]
+    parameters, scalars = SimpleNamespace(), Scalars()
     plugin.set_tactic(0)
     plugin.get_launch_params([], arrays, len(kinds), parameters, scalars, builder_of_expressions(trt))
     descriptions = [item.desc for item in arrays]
@@ -74,16 +74,3 @@ def launched(spec: KernelSpec, shapes: Sequence[Sequence[int]], numbers: Mapping
     sizes |= {name: -(-sizes[of] // sizes[by]) for name, (of, by) in spec.derived.items()}
     grid = (*(sizes[axis] for axis in spec.grid), 1, 1)[:3]
     return SimpleNamespace(grid=grid, numbers=[sizes[name] for name in spec.scalars])
-
-
-class _Scalars(dict[int, Any]):
-    """What TensorRT's layer writes a kernel's numbers to."""
-
-    nbSymExprs = 0
-
-
-def _described(trt: Any, shape: Sequence[int], kind: Any) -> Any:
-    found = trt.DynamicPluginTensorDesc()
-    found.desc = trt.PluginTensorDesc()
-    found.desc.dims, found.desc.type, found.desc.format = tuple(shape), kind, trt.TensorFormat.LINEAR
-    return found

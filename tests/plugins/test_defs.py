@@ -18,7 +18,8 @@ import torch
 from plugins import defs, device_tensors, ptx, symbolic
 from plugins.contract import LOGITS, Array, KernelSpec
 from plugins.specs import KERNELS
-from tests.nvinfer import Network, builder_of_expressions, tensorrt_without_libraries
+from tests import nvinfer
+from tests.nvinfer import Network, Scalars, builder_of_expressions, tensorrt_without_libraries
 from tests.plugins.sample_specs import ROW_PARTS
 from trtspec.errors import ConfigError, KernelError, MissingDependency
 
@@ -72,14 +73,7 @@ def shaped(trt: Any, plugin: Any, logits: str = "HALF") -> Any:
 
 def described(trt: Any, plugin: Any, kinds: Sequence[Any]) -> list[Any]:
     shapes = [*SHAPES, (ROWS, PARTS), (ROWS, PARTS), (ROWS, BLOCK)]
-    return [_described(trt, shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
-
-
-def _described(trt: Any, shape: tuple[int, ...], kind: Any) -> Any:
-    found = trt.DynamicPluginTensorDesc()
-    found.desc = trt.PluginTensorDesc()
-    found.desc.dims, found.desc.type, found.desc.format = shape, kind, trt.TensorFormat.LINEAR
-    return found
+    return [nvinfer.described(trt, shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
 def names(kinds: Sequence[Any]) -> list[str]:
@@ -134,12 +128,6 @@ def test_what_is_baked_into_an_engine(trt: Any, logits: str, monkeypatch: pytest
     entry = ptx.read_entry(text.decode())
     assert (name, entry.bits) == (entry.name, (64, 64, 32, 32, 64, 64, 64))
     assert ("cvt.f32.f16" in text.decode()) == (logits == "HALF")
-
-
-class Scalars(dict[int, Any]):
-    """What TensorRT's layer writes a kernel's numbers to."""
-
-    nbSymExprs = 0
 
 
 @pytest.mark.parametrize(

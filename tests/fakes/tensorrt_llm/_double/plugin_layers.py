@@ -53,7 +53,7 @@ def _numbers(plugin: Any) -> dict[str, int]:
 
 def _described(trt: Any, network: Any, layer: Layer) -> list[tuple[tuple[str | int, ...], str]]:
     """Shape and type of each output; on the way the kernel is compiled."""
-    from tests.nvinfer import builder_of_expressions
+    from tests.nvinfer import Scalars, builder_of_expressions, described
 
     plugin, inputs = layer.plugin, layer.inputs
     kinds = [getattr(trt.DataType, _TYPES[item.dtype]) for item in inputs]
@@ -64,11 +64,11 @@ def _described(trt: Any, network: Any, layer: Layer) -> list[tuple[tuple[str | i
     plugin.get_output_shapes(shapes, [], builder)
     expressions = [[size._expr for size in item.shape_expr] for item in plugin.output_descs]
     sizes = [tuple(size.value for size in shape) for shape in (*shapes, *expressions)]
-    arrays = [_argument(trt, *pair) for pair in zip(sizes, [*kinds, *given], strict=True)]
+    arrays = [described(trt, *pair) for pair in zip(sizes, [*kinds, *given], strict=True)]
     _check_types(plugin, arrays, len(inputs))
     plugin.set_tactic(0)
     _readable()
-    launch, scalars = SimpleNamespace(), _Scalars()
+    launch, scalars = SimpleNamespace(), Scalars()
     plugin.get_launch_params([], arrays, len(inputs), launch, scalars, builder)
     threads = launch.block_x.expr.value
     assert 32 <= threads <= 1024 and threads % 32 == 0, f"a block of {threads} threads"
@@ -91,19 +91,8 @@ def _check_types(plugin: Any, arrays: list[Any], inputs: int) -> None:
     assert wanted in [[item.type for item in row] for row in rows], f"{plugin.plugin_name} does not take {wanted}"
 
 
-def _argument(trt: Any, sizes: tuple[int, ...], kind: Any) -> Any:
-    found = trt.DynamicPluginTensorDesc()
-    found.desc = trt.PluginTensorDesc()
-    found.desc.dims, found.desc.type, found.desc.format = sizes, kind, trt.TensorFormat.LINEAR
-    return found
-
-
 def _readable() -> None:
     """NVIDIA's expressions of launches have setters and no getters."""
     kind = sys.modules["tensorrt.plugin._tensor"].SymExprImpl
     for name in ("expr", "dtype"):
         setattr(kind, name, None)
-
-
-class _Scalars(dict[int, Any]):
-    nbSymExprs = 0
