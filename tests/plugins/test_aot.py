@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from plugins import aot, aot_command, aot_worker, ptx
+from plugins import aot, aot_command, aot_worker, ptx, symbolic
 from plugins.contract import LOGITS_TYPES, KernelSpec
+from plugins.known import known_sizes
 from plugins.specs import KERNELS
 from tests.plugins.sample_specs import ROW_PARTS
 from trtspec.errors import ConfigError, KernelError, MissingDependency
@@ -264,3 +266,42 @@ def test_a_refused_kernel_is_not_the_callers_fault(
     monkeypatch.setattr(aot, "_run_worker", refuse)
     assert run_command() == 1
     assert "error: row_parts uses its hidden parameter" in capsys.readouterr().err
+
+
+def test_the_command_compiles_what_a_plugin_would_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["--known", "vocabulary=1024", "--known", "lowest=3"]
+    assert run_command("--logits", "bfloat16", *told, "--output", str(tmp_path)) == 0
+    row, path = capsys.readouterr().out.splitlines()[1:]
+    assert row.endswith(
+        "logits *bf16 x16, bias *fp32, vocabulary i32 x16, lowest i32, best *fp32, ids *i32, copies *bf16"
+    )
+    assert Path(path).read_text() == compile_sample(multiples=("logits", "vocabulary")).ptx != compile_sample().ptx
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ("width=5", "width is no size of row_parts; sizes are lowest, rows, vocabulary"),
+        ("rows=x", "'rows=x' is not NAME"),
+    ],
+)
+def test_a_size_that_no_kernel_has_is_refused(known: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert run_command("--known", known) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "multiples"),
+    [
+        ("choose_token_merge", {"splits"}),
+        ("top_logits_merge", {"vocabulary"}),
+        ("chain_acceptance", {"target", "draft", "width"}),
+        ("chain_follow", set()),
+        ("walk_tree", set()),
+    ],
+)
+def test_a_kernel_knows_sizes_of_what_others_leave(name: str, multiples: set[str]) -> None:
+    """128,256 tokens are 32 splits of 4096, 63 of 2048 and 126 of 1024; the numbers of rows and of nodes vary."""
+    sizes = known_sizes(KERNELS[name], KERNELS.values(), {"width": 128_256, "vocabulary": 128_256})
+    assert set(symbolic.multiples_of_16(KERNELS[name], sizes)) == multiples
