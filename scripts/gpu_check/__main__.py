@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ def _tensorrt_llm(options: argparse.Namespace) -> int:
 
 
 def _kernels(options: argparse.Namespace) -> int:
+    # Triton reads it when it is imported. On a CPU kernels run in its interpreter.
+    os.environ["TRITON_INTERPRET"] = "1" if options.device == "cpu" else "0"
     from scripts.gpu_check.kernels import checking
 
     return checking.run(options)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scripts.bench.peers.report import table
+
 FAILED, WRONG, NO_GPU = 1, 2, 3
 """Exit codes: something differs, a wrong command line or engine, nothing to check on."""
 
@@ -42,6 +44,11 @@ def verdict(checks: Sequence[Check]) -> str:
     """In words."""
     failed = sum(not check.passed for check in checks)
     return f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed"
+
+
+def checks_table(checks: Sequence[Check]) -> str:
+    rows = [[check.name, "yes" if check.passed else "NO", check.detail] for check in checks]
+    return table(["check", "holds", "seen"], rows)
 
 
 def exit_code(checks: Sequence[Check]) -> int:

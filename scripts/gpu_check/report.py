@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from scripts.bench.peers.report import ABSENT, table
-from scripts.gpu_check.checks import Check, verdict
+from scripts.gpu_check.checks import Check, checks_table, verdict
 from scripts.gpu_check.speed import Speed
 from trtspec import __version__
 
@@ -53,11 +53,6 @@ def render(
     for section in sections:
         parts += [f"### {section.title}", _speeds(section.speeds)]
     return "\n\n".join(parts) + "\n"
-
-
-def checks_table(checks: Sequence[Check]) -> str:
-    rows = [[check.name, "yes" if check.passed else "NO", check.detail] for check in checks]
-    return table(["check", "holds", "seen"], rows)
 
 
 def _speeds(speeds: Sequence[Speed]) -> str:
