@@ -30,7 +30,6 @@ _SIGNATURES = {
     "cuGetErrorName": (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)),
     "cuCtxGetCurrent": (ctypes.POINTER(_POINTER),),
     "cuModuleLoadDataEx": (ctypes.POINTER(_POINTER), _POINTER, _UINT, ctypes.POINTER(ctypes.c_int), _POINTER),
-    "cuModuleUnload": (_POINTER,),
     "cuModuleGetFunction": (ctypes.POINTER(_POINTER), _POINTER, ctypes.c_char_p),
     "cuFuncGetAttribute": (ctypes.POINTER(ctypes.c_int), ctypes.c_int, _POINTER),
     "cuFuncGetParamInfo": (_POINTER, _SIZE, ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)),
