@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +95,9 @@ def test_every_kernel_compiles(spec: KernelSpec, architecture: int, width: int |
     compiled = aot.compile_kernel(spec, "bfloat16", architecture, multiples=multiples)
     bits = tuple(64 if kind.startswith("*") else 32 for kind in spec.signature("bfloat16").values())
     assert (ptx.read_entry(compiled.ptx).bits, compiled.triton) == (bits, triton)
+    assert not re.search(r"\b(add|sub|mul)(\.ftz)?\.f(32|64)\b", compiled.ptx), (
+        "an assembler may fuse what is unrounded"
+    )
 
 
 @pytest.mark.slow
