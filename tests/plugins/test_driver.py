@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,10 +15,11 @@ from plugins.sampling_specs import CHOOSE_TOKEN_PARTS
 from plugins.specs import KERNELS
 from scripts.gpu_check.kernels import ahead
 from scripts.gpu_check.kernels.chains import Shape
-from scripts.gpu_check.kernels.driver import Driver, DriverError, Function
+from scripts.gpu_check.kernels.driver import Driver, DriverError
 from scripts.gpu_check.kernels.launches import Launch, every_kernel
 from scripts.gpu_check.kernels.rows import random_logits, rows
 from tests.fakes.libcuda import RecordingDriver, recording_driver
+from tests.plugins.doubles import Doing, Fault, without_compiler
 from trtspec.errors import MissingDependency
 
 CPU = torch.device("cpu")
@@ -100,7 +100,7 @@ def test_a_launch_that_is_refused_says_what_was_asked(
         driver.launch(function, (2, 3), 128, 4096, 0, ahead.arguments_of(launched, launched.outputs))
 
 
-def test_without_a_context_nothing_is_loaded(driver: Driver, library: RecordingDriver) -> None:
+def test_without_a_context_nothing_is_without_compiler(driver: Driver, library: RecordingDriver) -> None:
     library.reset(context=False)
     with pytest.raises(DriverError, match="no CUDA context is current; make a tensor"):
         driver.load("x", "")
@@ -112,34 +112,6 @@ def test_a_driver_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
     old = recording_driver(tmp_path, without="cuFuncGetParamInfo")
     with pytest.raises(MissingDependency, match="has no cuFuncGetParamInfo, which came with CUDA 12.4"):
         Driver(old.path)
-
-
-Fault = Callable[[Launch, Sequence[int]], None]
-
-
-class Doing:
-    """A driver whose launches leave what the launcher left, and then do what they should not.
-
-    It goes by the addresses that it is given: first come those of the inputs, last those of the outputs.
-    """
-
-    def __init__(self, launches: Sequence[Launch], fault: Fault | None = None) -> None:
-        self._launches, self._fault = {item.spec.name: item for item in launches}, fault
-
-    def load(self, name: str, ptx: str) -> Function:
-        return Function(name, 1, (), 32, 0)
-
-    def launch(
-        self, function: Function, grid: Any, block_x: int, shared: int, stream: int, arguments: Sequence[Any]
-    ) -> None:
-        known = self._launches[function.name]
-        assert list(grid) == [known.sizes[axis] for axis in known.spec.grid]
-        assert [item.value for item in arguments[: len(known.inputs)]] == [item.data_ptr() for item in known.inputs]
-        pointers = [item.value for item in arguments[-len(known.outputs) :]]
-        for pointer, output in zip(pointers, known.outputs, strict=True):
-            ctypes.memmove(pointer, output.data_ptr(), output.nbytes)
-        if self._fault:
-            self._fault(known, pointers)
 
 
 def change_a_bit(launched: Launch, pointers: Sequence[int]) -> None:
@@ -155,20 +127,14 @@ def write_an_input(launched: Launch, pointers: Sequence[int]) -> None:
     ctypes.c_uint8.from_address(launched.inputs[0].data_ptr()).value ^= 1
 
 
-def loaded(launches: Sequence[Launch], variant: ahead.Variant) -> list[ahead.Loaded]:
-    return [
-        ahead.Loaded(item, variant, CompiledKernel(item.spec.name, "", 32, 0, "sm_90", "3.9", "")) for item in launches
-    ]
-
-
 def test_every_kernel_is_compared() -> None:
     shape = Shape(2, 2, 40, padding=8)
     launches = [item for kind in every_kernel(shape, torch.bfloat16, CPU, seed=1) for item in kind.launches()]
-    checks, seen = ahead.check(loaded(launches, ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
+    checks, seen = ahead.check(without_compiler(launches, ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
     assert {item.spec.name for item in launches} == set(KERNELS)
     assert [item.detail for item in checks if not item.passed] == []
     assert len(checks) == len(KERNELS) + 1 and len(seen) == len(KERNELS)
-    some, _ = ahead.check(loaded(launches[:2], ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
+    some, _ = ahead.check(without_compiler(launches[:2], ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
     assert not some[-1].passed and "walk_tree" in some[-1].detail
 
 
@@ -183,7 +149,7 @@ def test_every_kernel_is_compared() -> None:
 )
 def test_what_a_launch_does_wrong_is_found(fault: Fault, words: str, variant: ahead.Variant) -> None:
     launched = one_launch()
-    check = ahead.check(loaded([launched], variant), Doing([launched], fault))[0][0]  # type: ignore[arg-type]
+    check = ahead.check(without_compiler([launched], variant), Doing([launched], fault))[0][0]  # type: ignore[arg-type]
     assert not check.passed and words in check.detail
 
 
@@ -195,7 +161,7 @@ def test_sums_are_exact_as_the_launchers_and_near_as_the_plugins(share: float, n
         ctypes.c_float.from_address(pointers[-1]).value *= 1 + share
 
     def passed(variant: ahead.Variant) -> bool:
-        return ahead.check(loaded([launched], variant), Doing([launched], nudge))[0][0].passed  # type: ignore[arg-type]
+        return ahead.check(without_compiler([launched], variant), Doing([launched], nudge))[0][0].passed  # type: ignore[arg-type]
 
     assert (passed(ahead.AS_THE_LAUNCHER), passed(ahead.AS_THE_PLUGIN)) == (False, near)
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,22 @@ from torch import Tensor
 
 from plugins import launch, launch_verification
 from plugins.eager_verification import ChainOutcome, law
+from plugins.specs import KERNELS
 from scripts.gpu_check.__main__ import main
 from scripts.gpu_check.checks import FAILED, NO_GPU, WRONG, Check, Progress
-from scripts.gpu_check.kernels import agreement, checking, tuning
+from scripts.gpu_check.kernels import agreement, ahead, checking, tuning
 from scripts.gpu_check.kernels import law as kept_law
 from scripts.gpu_check.kernels.ahead import Seen
 from scripts.gpu_check.kernels.chains import Shape
 from scripts.gpu_check.kernels.comparing import Tolerance, difference, difference_in_bits
 from scripts.gpu_check.kernels.driver import Function
+from scripts.gpu_check.kernels.launches import Launch
 from scripts.gpu_check.kernels.loads import FULL, Load
 from scripts.gpu_check.kernels.operations import OPERATIONS
 from scripts.gpu_check.kernels.report import Findings, render
 from scripts.gpu_check.kernels.speeds import Skipped, Speed
 from scripts.gpu_check.kernels.trees import random_trees
-from tests.plugins.clock import Clock
+from tests.plugins.doubles import Clock, Doing, without_compiler
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -288,6 +290,36 @@ def test_a_part_that_breaks_fails_and_the_next_one_runs(monkeypatch: pytest.Monk
     assert [check.passed for check in found.checks] == [False]
     assert "an illegal memory access" in found.checks[0].detail
     assert len(found.speeds) == 1 and len(found.notes) == 1
+
+
+@pytest.mark.parametrize(("chip", "architecture"), [((9, 0), 90), ((8, 7), 86), ((10, 3), 100), ((12, 1), 120)])
+def test_ptx_is_for_the_newest_architecture_that_the_chip_runs(
+    chip: tuple[int, int], architecture: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: chip)
+    assert checking.place_of(torch.device("cuda")).architecture == architecture
+
+
+def test_the_ptx_of_all_shapes_and_two_types_is_launched_where_there_is_a_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over a driver that repeats what the launcher left; nothing is compiled."""
+    asked: list[tuple[str, int]] = []
+
+    def compile_all(launches: Sequence[Launch], architecture: int) -> list[ahead.Loaded]:
+        asked.extend((item.spec.name, architecture) for item in launches)
+        doing.launches = list(launches)
+        return without_compiler(launches, ahead.AS_THE_PLUGIN)
+
+    doing = Doing([])
+    monkeypatch.setattr(ahead, "compile_all", compile_all)
+    place = replace(checking.place_of(CPU), open_driver=lambda: doing)
+    found = Findings()
+    extent = replace(checking.TINY, launched=[Shape(2, 2, 20, 12), Shape(2, 2, 9)])
+    checking._ahead(place, extent, 1, Progress(), found)  # type: ignore[arg-type]
+    assert sorted(asked) == sorted((name, 80) for name in KERNELS for _ in range(4))
+    assert len(found.checks) == len(KERNELS) + 1 and all(check.passed for check in found.checks)
+    assert [item.logits for item in found.seen[::9]] == ["bfloat16", "float32"] * 2
 
 
 def test_the_exit_code_is_that_of_the_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

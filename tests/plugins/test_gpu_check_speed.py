@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +17,8 @@ from scripts.gpu_check.kernels import speeds, tuning
 from scripts.gpu_check.kernels.loads import FULL, Load, Pool
 from scripts.gpu_check.kernels.operations import OPERATIONS
 from scripts.gpu_check.kernels.speeds import Means, Skipped, Speed
-from scripts.gpu_check.kernels.timing import FEWEST, HostTimer
-from tests.plugins.clock import Clock
+from scripts.gpu_check.kernels.timing import FEWEST, GraphTimer, HostTimer
+from tests.plugins.doubles import Clock
 
 CPU = torch.device("cpu")
 LOAD = Load(2, 2, 160)
@@ -141,3 +144,25 @@ def test_a_median_of_some_repeats_is_taken_whatever_they_take(monkeypatch: pytes
     called: list[int] = []
     assert HostTimer()([lambda: called.append(1), lambda: called.append(2)], 0.0) == 2.0
     assert called == [1, *[1, 2] * FEWEST]
+
+
+def test_on_a_device_all_calls_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls are made to warm up, all three are recorded, and each replay is timed by events: 6 to 30 ms."""
+    happened: list[str] = []
+    graph = SimpleNamespace(replay=lambda: happened.append("replay"))
+    times = iter([6.0, 9.0, 12.0, 30.0, 30.0])
+
+    @contextlib.contextmanager
+    def recording(given: object) -> Iterator[None]:
+        assert given is graph
+        happened.append("record")
+        yield
+        happened.append("recorded")
+
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: next(times))
+    for name, value in {"CUDAGraph": lambda: graph, "graph": recording, "synchronize": lambda: None}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    calls = [partial(happened.append, name) for name in "abc"]
+    assert GraphTimer()(calls, 0.0) == pytest.approx(0.012 / 3)
+    assert happened == [*"ab", "record", *"abc", "recorded", *["replay"] * 6]
