@@ -300,6 +300,7 @@ def test_ptx_is_for_the_newest_architecture_that_the_chip_runs(
     assert checking.place_of(torch.device("cuda")).architecture == architecture
 
 
+@pytest.mark.slow
 def test_the_ptx_of_all_shapes_and_two_types_is_launched_where_there_is_a_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

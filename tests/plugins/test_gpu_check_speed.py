@@ -34,6 +34,7 @@ class TestLoads:
         assert len(places) == 16 and all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
         assert [list(part.shape) for part in turns[3]] == [[3, 20], [2, 5]]
         assert len(pool.turns([(2000,)])) == 1
+        assert len(Pool.on(CPU, 2, 9000, seed=1).turns([(1,)])) == 1000
 
     def test_a_pool_has_room_for_the_largest_load_and_a_turn(self) -> None:
         for operation in OPERATIONS:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 BYTES = 2
 """Of a logit: bfloat16."""
+MOST_TURNS = 1000
+"""A graph of more calls takes long to record; only tiny loads would need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Pool:
     def turns(self, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:
         """Arrays of these shapes, as often as there are to be calls, which overlap nowhere."""
         sizes = [torch.Size(shape).numel() for shape in shapes]
-        count = max(1, -(-self.cached // (sum(sizes) * BYTES)))
+        count = min(MOST_TURNS, max(1, -(-self.cached // (sum(sizes) * BYTES))))
         parts = self.logits[: count * sum(sizes)].view(count, -1)
         return [[piece.view(shape) for piece, shape in zip(part.split(sizes), shapes, strict=True)] for part in parts]
 
