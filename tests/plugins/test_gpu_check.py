@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from plugins import launch, launch_verification
+from plugins import eager, eager_verification, launch, launch_verification
 from plugins.eager_verification import ChainOutcome, law
 from plugins.specs import KERNELS
 from scripts.gpu_check.__main__ import main
@@ -131,9 +132,23 @@ def small(**changed: Any) -> agreement.Extent:
     return replace(nothing, **changed)
 
 
+OF_TWINS = SimpleNamespace(
+    choose_token=eager.choose_token,
+    top_logits=eager.top_logits,
+    walk_tree=eager_verification.walk_tree,
+    chain_rejection=eager_verification.chain_rejection,
+)
+
+
 @pytest.fixture
 def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts a function in the place of a launcher."""
+    """The twins in the place of the launchers; puts another function there."""
+    for module, names in (
+        (launch, ("choose_token", "top_logits")),
+        (launch_verification, ("walk_tree", "chain_rejection")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(OF_TWINS, name))
 
     def put(module: Any, name: str, function: Callable[..., Any]) -> None:
         monkeypatch.setattr(module, name, function)
@@ -141,40 +156,44 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return put
 
 
-def test_kernels_that_say_something_else_fail(twins: Callable[..., None]) -> None:
-    """Each check against a launcher that is wrong in one place."""
-    from plugins import eager, eager_verification
+@pytest.mark.parametrize(
+    ("module", "name", "field", "add"),
+    [
+        *((launch, "choose_token", field, 1) for field in ("ids", "logprobs", "wanted_logprobs")),
+        (launch, "choose_token", "logprobs", 1e-4),
+        *((launch_verification, "walk_tree", field, 1) for field in ("path", "accepted", "emitted", "bonus")),
+        *((launch_verification, "chain_rejection", field, 1) for field in ("accepted", "token")),
+    ],
+)
+def test_a_kernel_that_says_something_else_in_one_place_fails(
+    module: Any, name: str, field: str, add: float, twins: Callable[..., None]
+) -> None:
+    def wrong(*given: Any) -> Any:
+        outcome = getattr(OF_TWINS, name)(*given)
+        changed = getattr(outcome, field).clone()
+        changed.view(-1)[-1] += add
+        return outcome._replace(**{field: changed})
 
-    def wrong(outcome: Any, name: str, add: float) -> Any:
-        changed = getattr(outcome, name).clone()
-        changed[-1] += add
-        return outcome._replace(**{name: changed})
+    twins(module, name, wrong)
+    assert [field in check.detail for check in checked_small() if not check.passed] == [True]
 
-    twins(launch, "choose_token", lambda *given: wrong(eager.choose_token(*given), "wanted_logprobs", 1e-4))
-    twins(launch_verification, "walk_tree", lambda *given: wrong(eager_verification.walk_tree(*given), "bonus", 1))
-    rejection = eager_verification.chain_rejection
-    twins(launch_verification, "chain_rejection", lambda *given: wrong(rejection(*given), "token", 1))
-    twins(launch, "top_logits", lambda *given: eager.top_logits(*given) + 1e-7)
-    extent = small(matrices=[agreement.Matrix(7, 40, 41)], chains=[Shape(3, 2, 9)])
-    checks = agreement.agreement(extent, CPU, seed=2)
-    assert [check.passed for check in checks] == [False] * 4
-    words = (
-        "wanted_logprobs differs in 1 of 7",
-        "best logits and ids",
-        "up to 1 nodes: bonus",
-        "token differs in 1",
-    )
-    for check, wanted in zip(checks, words, strict=True):
-        assert wanted in check.detail
+
+@pytest.mark.parametrize(("column", "words"), [(0, "best logits"), (70, "best logits and ids"), (-1, "normalisers")])
+def test_top_logits_are_compared_in_all_that_they_tell(column: int, words: str, twins: Callable[..., None]) -> None:
+    def wrong(*given: Any) -> Tensor:
+        found = OF_TWINS.top_logits(*given).clone()
+        found[-1, column] += 1e-3
+        return found
+
+    twins(launch, "top_logits", wrong)
+    assert [words in check.detail for check in checked_small() if not check.passed] == [True]
+
+
+def checked_small() -> list[Check]:
+    return agreement.agreement(small(matrices=[agreement.Matrix(7, 80, 81)], chains=[Shape(3, 2, 9)]), CPU, seed=2)
 
 
 def test_twins_agree_with_themselves_and_hard_rows_are_hard(twins: Callable[..., None]) -> None:
-    from plugins import eager, eager_verification
-
-    twins(launch, "choose_token", eager.choose_token)
-    twins(launch, "top_logits", eager.top_logits)
-    twins(launch_verification, "walk_tree", eager_verification.walk_tree)
-    twins(launch_verification, "chain_rejection", eager_verification.chain_rejection)
     extent = small(matrices=[agreement.Matrix(64, 700, 705)], chains=[Shape(30, 2, 7, 1)], trees=40)
     assert [check.detail for check in agreement.agreement(extent, CPU, seed=3) if not check.passed] == []
     logits = agreement.hard_logits(agreement.Matrix(8, 30, 33), "float32", 1)
@@ -186,13 +205,11 @@ def test_twins_agree_with_themselves_and_hard_rows_are_hard(twins: Callable[...,
 
 
 def test_trees_of_all_kinds_are_walked_far() -> None:
-    from plugins.eager_verification import walk_tree
-
     trees = random_trees(60, 20, seed=4)
     assert trees.counts[:2].tolist() == [20, 0] and len(set(trees.counts.tolist())) > 10
     chain = trees.parents[0].tolist()
     assert chain == list(range(-1, 19)) and trees.parents[4].tolist() != list(range(-1, 19))
-    assert int(walk_tree(*trees).accepted.max()) > 4
+    assert int(eager_verification.walk_tree(*trees).accepted.max()) > 4
 
 
 class TestLaw:
@@ -224,15 +241,12 @@ class TestLaw:
     def test_the_twin_keeps_it_and_a_rule_that_redraws_from_the_target_does_not(
         self, certain: bool, twins: Callable[..., None]
     ) -> None:
-        from plugins.eager_verification import chain_rejection
-
         def redraws(target: Tensor, *given: Any) -> ChainOutcome:
-            accepted, _ = chain_rejection(target, *given)
+            accepted, _ = OF_TWINS.chain_rejection(target, *given)
             places = law(target)[torch.arange(len(target)), accepted.long()]
             draw = torch.multinomial(places, 1, generator=torch.Generator().manual_seed(2))
             return ChainOutcome(accepted, draw.squeeze(1).int())
 
-        twins(launch_verification, "chain_rejection", chain_rejection)
         assert kept_law.keeps_the_law(4000, CPU, certain).passed
         twins(launch_verification, "chain_rejection", redraws)
         assert not kept_law.keeps_the_law(4000, CPU, certain).passed
