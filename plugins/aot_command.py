@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from plugins.aot import ARCHITECTURES, KERNELS_PACKAGE, CompiledKernel, compile_kernel
 from plugins.contract import LOGITS_TYPES, KernelSpec
+from plugins.known import known_sizes
 from plugins.specs import KERNELS
-from trtspec.errors import WRONG_INPUT, TrtspecError
+from plugins.symbolic import multiples_of_16
+from trtspec.errors import WRONG_INPUT, ConfigError, TrtspecError
 
 _HEADINGS = ("kernel", "entry", "target", "threads", "shared", "sha256", "parameters")
 _EPILOG = """\
@@ -20,6 +22,7 @@ chip from Ampere on. No GPU is needed; results are kept in $TRTSPEC_CACHE (defau
 examples:
   python -m plugins.aot
   python -m plugins.aot --arch 90 --logits bfloat16 --output ptx
+  python -m plugins.aot --known width=128256 --known vocabulary=128256   # as plugins hold them in such a network
 """
 
 
@@ -32,14 +35,18 @@ def main(
     options = _parser(kernels).parse_args(argv)
     names = options.kernel or list(kernels)
     try:
+        multiples = _multiples([kernels[name] for name in names], kernels.values(), dict(options.known))
         compiled = {
-            name: compile_kernel(kernels[name], options.logits, options.arch, package=package) for name in names
+            name: compile_kernel(
+                kernels[name], options.logits, options.arch, multiples=multiples[name], package=package
+            )
+            for name in names
         }
         written = [_write(options.output, name, options.logits, item) for name, item in compiled.items()]
     except (TrtspecError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, WRONG_INPUT) else 1
-    print(table([_row(kernels[name], options.logits, item) for name, item in compiled.items()]))
+    print(table([_row(kernels[name], options.logits, multiples[name], item) for name, item in compiled.items()]))
     for path in filter(None, written):
         print(path)
     return 0
@@ -54,8 +61,21 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _row(spec: KernelSpec, logits: str, item: CompiledKernel) -> tuple[str, ...]:
-    parameters = ", ".join(f"{name} {kind}" for name, kind in spec.signature(logits).items())
+def _multiples(
+    specs: Sequence[KernelSpec], kernels: Collection[KernelSpec], known: Mapping[str, int]
+) -> dict[str, tuple[str, ...]]:
+    """By kernel; refused is a size that none of them has."""
+    found = {spec.name: known_sizes(spec, kernels, known) for spec in specs}
+    sizes = sorted({name for spec in specs for name in set(found[spec.name]) - {*spec.constants, *spec.derived}})
+    for name in known:
+        if name not in sizes:
+            raise ConfigError(f"--known: {name} is no size of {', '.join(found)}; sizes are {', '.join(sizes)}")
+    return {spec.name: multiples_of_16(spec, found[spec.name]) for spec in specs}
+
+
+def _row(spec: KernelSpec, logits: str, multiples: Sequence[str], item: CompiledKernel) -> tuple[str, ...]:
+    signature = spec.signature(logits)
+    parameters = ", ".join(f"{name} {kind}{' x16' * (name in multiples)}" for name, kind in signature.items())
     shared = f"{item.shared_bytes} B"
     return (spec.name, item.entry, item.target, str(item.block_x), shared, item.key[:12], parameters)
 
@@ -67,6 +87,13 @@ def _write(folder: Path | None, name: str, logits: str, item: CompiledKernel) ->
     path = folder / f"{name}.{logits}.{item.target}.ptx"
     path.write_text(item.ptx, encoding="utf-8")
     return path
+
+
+def _known(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    if not name or not size.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE, such as width=128256")
+    return name, int(size)
 
 
 def _parser(kernels: Mapping[str, KernelSpec]) -> argparse.ArgumentParser:
@@ -95,6 +122,15 @@ def _parser(kernels: Mapping[str, KernelSpec]) -> argparse.ArgumentParser:
         choices=tuple(kernels),
         metavar="NAME",
         help=f"compile only this one; may be repeated; known: {', '.join(kernels)}",
+    )
+    parser.add_argument(
+        "--known",
+        action="append",
+        type=_known,
+        default=[],
+        metavar="NAME=SIZE",
+        help="a size or number that every run has, such as width=128256; may be repeated. Of multiples of 16 the "
+        "kernels make use, and of aligned rows; the table marks them x16",
     )
     parser.add_argument("--output", type=Path, metavar="DIR", help="write each kernel's PTX into this folder")
     return parser

@@ -33,9 +33,15 @@ def sizes(spec: KernelSpec, inputs: Sequence[Any], numbers: Mapping[str, int], t
         for name, size in zip(item.shape, given.shape_expr, strict=True):
             if isinstance(name, str):
                 found.setdefault(name, size)
-    for name, (dividend, divisor) in spec.derived.items():
-        found[name] = _quotient(found[dividend], found[divisor], trtp)
-    return found
+    return with_quotients(spec, found, trtp)
+
+
+def with_quotients(spec: KernelSpec, found: Mapping[str, Any], trtp: Any) -> dict[str, Any]:
+    """Some names, and those that are derived from them; `trtp.cdiv` divides what is no integer yet."""
+    derived = {
+        name: _quotient(found[dividend], found[divisor], trtp) for name, (dividend, divisor) in spec.derived.items()
+    }
+    return {**found, **derived}
 
 
 def logits_type(spec: KernelSpec, inputs: Sequence[Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaForCausalLM
 
+from scripts.gpu_check.checks import Check
 from scripts.gpu_check.running import BATCH, Text, opened, requests, run
 from scripts.gpu_check.subject import Prompt, Subject
 from trtspec.config import EngineOptions
@@ -19,15 +20,6 @@ DEPTHS = (0, 1, 8)
 MARGIN_STEPS = 8
 """So many bfloat16 neighbours apart must the two best logits be, or passes of other shapes may choose the other."""
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that must hold."""
-
-    name: str
-    passed: bool
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)

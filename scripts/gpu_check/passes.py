@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from scripts.gpu_check.equality import MARGIN_STEPS, Check
+from scripts.gpu_check.checks import Check
+from scripts.gpu_check.equality import MARGIN_STEPS
 from scripts.gpu_check.running import BATCH, requests
 from scripts.gpu_check.subject import MAX_POSITIONS, Prompt, Subject
 from trtspec.decoding.draft import Draft

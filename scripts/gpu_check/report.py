@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from scripts.bench.peers.report import ABSENT, table
-from scripts.gpu_check.equality import Check
+from scripts.gpu_check.checks import Check, checks_table, verdict
 from scripts.gpu_check.speed import Speed
 from trtspec import __version__
 
@@ -48,11 +48,8 @@ def render(
     title: str = "The embedded engine on this device",
 ) -> str:
     """The whole report."""
-    failed = sum(not check.passed for check in checks)
-    verdict = f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed"
-    rows = [[check.name, "yes" if check.passed else "NO", check.detail] for check in checks]
-    parts = [f"# {title}", f"{where}. In {seconds:.0f} s, {verdict}."]
-    parts += ["## Checks", table(["check", "holds", "seen"], rows), *(["## Speed", NOTE] if sections else [])]
+    parts = [f"# {title}", f"{where}. In {seconds:.0f} s, {verdict(checks)}."]
+    parts += ["## Checks", checks_table(checks), *(["## Speed", NOTE] if sections else [])]
     for section in sections:
         parts += [f"### {section.title}", _speeds(section.speeds)]
     return "\n\n".join(parts) + "\n"

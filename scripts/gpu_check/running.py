@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -15,6 +16,21 @@ from trtspec.executors.base import Executor
 from trtspec.types import PassRecord, Request, SamplingParams, StepOutput
 
 BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is run."""
+
+    prompts: int
+    tokens: int
+    measured_tokens: int
+
+
+def extent_of(options: argparse.Namespace) -> Extent:
+    if options.quick:
+        return Extent(prompts=3, tokens=16, measured_tokens=8)
+    return Extent(prompts=16, tokens=64, measured_tokens=128)
 
 
 @dataclass(frozen=True, slots=True)

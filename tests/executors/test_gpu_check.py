@@ -13,8 +13,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from scripts.gpu_check.__main__ import NO_GPU, main
-from scripts.gpu_check.equality import Check, Schedule, all_equal, drafts_pass, equal_within_margin
+from scripts.gpu_check.__main__ import main
+from scripts.gpu_check.checks import NO_GPU, Check
+from scripts.gpu_check.equality import Schedule, all_equal, drafts_pass, equal_within_margin
 from scripts.gpu_check.report import Section, render
 from scripts.gpu_check.running import Text
 from scripts.gpu_check.speed import Speed
@@ -71,6 +72,12 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(torch.cuda, "is_available", return_value=False):
         assert main(["--embedded"]) == NO_GPU
     assert "finds no GPU, so nothing was checked" in capsys.readouterr().err
+
+
+def test_what_a_mode_would_ignore_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--embedded", "--tune"])
+    assert "--tune means nothing to --embedded; --kernels takes it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from plugins import aot, aot_command, aot_worker, ptx
+from plugins import aot, aot_command, aot_worker, ptx, symbolic
 from plugins.contract import LOGITS_TYPES, KernelSpec
+from plugins.known import known_sizes
 from plugins.specs import KERNELS
 from tests.plugins.sample_specs import ROW_PARTS
 from trtspec.errors import ConfigError, KernelError, MissingDependency
@@ -21,7 +24,7 @@ from trtspec.errors import ConfigError, KernelError, MissingDependency
 PACKAGE = "tests.plugins"
 SEEN_BITS = (64, 64, 32, 32, 64, 64, 64)
 OTHER_TRITON = "TRTSPEC_OTHER_TRITON"
-"""Names the folder of another Triton, installed with `pip install --no-deps --target`."""
+"""Names the folder of another Triton, as `./scripts/other-triton` makes it; `./scripts/test --all` sets it."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,30 +64,40 @@ def test_rows_of_known_alignment_are_read_by_vectors() -> None:
     assert ("ld.global.v2" in aligned.ptx, "ld.global.v" in compile_sample().ptx) == (True, False)
 
 
+@pytest.fixture(params=["installed", "other"])
+def triton(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The version that compiles."""
+    if request.param == "installed":
+        return aot.triton_version()
+    if not (folder := os.environ.get(OTHER_TRITON)):
+        pytest.skip(f"{OTHER_TRITON} names no folder with another Triton: ./scripts/other-triton makes one")
+    before = aot.triton_version()
+    monkeypatch.syspath_prepend(folder)
+    assert aot.triton_version() != before
+    return aot.triton_version()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("logits", LOGITS_TYPES)
 @pytest.mark.parametrize("architecture", aot.ARCHITECTURES)
-@pytest.mark.parametrize("triton", ["installed", "other"])
-def test_every_architecture_and_type(
-    triton: str, architecture: int, logits: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = aot.triton_version()
-    if triton == "other":
-        if not (folder := os.environ.get(OTHER_TRITON)):
-            pytest.skip(f"{OTHER_TRITON} names no folder with another Triton")
-        monkeypatch.syspath_prepend(folder)
+def test_every_architecture_and_type(triton: str, architecture: int, logits: str) -> None:
     compiled = compile_sample(logits=logits, architecture=architecture)
     check(compiled, architecture)
-    assert (compiled.triton == installed) == (triton == "installed")
+    assert compiled.triton == triton
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", KERNELS.values(), ids=list(KERNELS))
-@pytest.mark.parametrize("architecture", [80, 100])
-def test_every_kernel_compiles(spec: KernelSpec, architecture: int) -> None:
-    compiled = aot.compile_kernel(spec, "bfloat16", architecture)
+@pytest.mark.parametrize(("architecture", "width"), [(80, None), (100, 128_256)], ids=["80", "100, width known"])
+def test_every_kernel_compiles(spec: KernelSpec, architecture: int, width: int | None, triton: str) -> None:
+    sizes = {} if width is None else {"width": width, "vocabulary": width}
+    multiples = symbolic.multiples_of_16(spec, known_sizes(spec, KERNELS.values(), sizes))
+    compiled = aot.compile_kernel(spec, "bfloat16", architecture, multiples=multiples)
     bits = tuple(64 if kind.startswith("*") else 32 for kind in spec.signature("bfloat16").values())
-    assert ptx.read_entry(compiled.ptx).bits == bits
+    assert (ptx.read_entry(compiled.ptx).bits, compiled.triton) == (bits, triton)
+    assert not re.search(r"\b(add|sub|mul)(\.ftz)?\.f(32|64)\b", compiled.ptx), (
+        "an assembler may fuse what is unrounded"
+    )
 
 
 @pytest.mark.slow
@@ -264,3 +277,42 @@ def test_a_refused_kernel_is_not_the_callers_fault(
     monkeypatch.setattr(aot, "_run_worker", refuse)
     assert run_command() == 1
     assert "error: row_parts uses its hidden parameter" in capsys.readouterr().err
+
+
+def test_the_command_compiles_what_a_plugin_would_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["--known", "vocabulary=1024", "--known", "lowest=3"]
+    assert run_command("--logits", "bfloat16", *told, "--output", str(tmp_path)) == 0
+    row, path = capsys.readouterr().out.splitlines()[1:]
+    assert row.endswith(
+        "logits *bf16 x16, bias *fp32, vocabulary i32 x16, lowest i32, best *fp32, ids *i32, copies *bf16"
+    )
+    assert Path(path).read_text() == compile_sample(multiples=("logits", "vocabulary")).ptx != compile_sample().ptx
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ("width=5", "width is no size of row_parts; sizes are lowest, rows, vocabulary"),
+        ("rows=x", "'rows=x' is not NAME"),
+    ],
+)
+def test_a_size_that_no_kernel_has_is_refused(known: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert run_command("--known", known) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "multiples"),
+    [
+        ("choose_token_merge", {"splits"}),
+        ("top_logits_merge", {"vocabulary"}),
+        ("chain_acceptance", {"target", "draft", "width"}),
+        ("chain_follow", set()),
+        ("walk_tree", set()),
+    ],
+)
+def test_a_kernel_knows_sizes_of_what_others_leave(name: str, multiples: set[str]) -> None:
+    """128,256 tokens are 32 splits of 4096, 63 of 2048 and 126 of 1024; the numbers of rows and of nodes vary."""
+    sizes = known_sizes(KERNELS[name], KERNELS.values(), {"width": 128_256, "vocabulary": 128_256})
+    assert set(symbolic.multiples_of_16(KERNELS[name], sizes)) == multiples

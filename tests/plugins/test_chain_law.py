@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from plugins.eager_verification import ChainOutcome, law
+from scripts.gpu_check.kernels.chains import Chains, drawn_chains
 from tests.law.chi_square import fit
-from tests.plugins.chains import Chains, drawn_chains
 
 TARGET = torch.tensor(
     [

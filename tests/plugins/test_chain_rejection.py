@@ -15,7 +15,7 @@ from plugins import launch_verification
 from plugins.contract import KernelSpec
 from plugins.launch import launch
 from plugins.verification_specs import CHAIN_REJECTION, CHAIN_STATISTICS, MOST_NODES
-from tests.plugins.chains import MARGIN, Chains, Shape, clear, random_chains
+from scripts.gpu_check.kernels.chains import MARGIN, Chains, Shape, clear, random_chains
 
 HALF = [torch.float16, torch.bfloat16]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins import eager, launch, sampling_specs
+from scripts.gpu_check.kernels.rows import ATOL, RTOL, Rows, random_logits, rows
 from tests.law.chi_square import fit
-from tests.plugins.kernel_rows import ATOL, Rows, random_logits, rows, same_choice
 from trtspec.decoding.rng import Lane, gumbel, seed_words, uniforms
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose, process
 from trtspec.types import SamplingParams
@@ -25,6 +26,13 @@ from trtspec.types import SamplingParams
 BLOCK = sampling_specs.CHOOSE_TOKEN_PARTS.constants["BLOCK"]
 SPLIT = sampling_specs.CHOOSE_TOKEN_PARTS.constants["SPLIT"]
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def same_choice(ours: launch.ChosenTokens, oracle: launch.ChosenTokens) -> None:
+    assert ours.ids.tolist() == oracle.ids.tolist()
+    near: dict[str, Any] = {"atol": ATOL, "rtol": RTOL, "equal_nan": True}
+    torch.testing.assert_close(ours.logprobs, oracle.logprobs, **near)
+    torch.testing.assert_close(ours.wanted_logprobs, oracle.wanted_logprobs, **near)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

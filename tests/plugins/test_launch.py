@@ -15,7 +15,7 @@ from plugins import eager, launch
 from plugins.contract import KernelSpec
 from plugins.sampling_specs import CHOOSE_TOKEN_PARTS, top_logits
 from plugins.specs import KERNELS
-from tests.plugins.kernel_rows import random_logits, rows
+from scripts.gpu_check.kernels.rows import random_logits, rows
 
 
 @pytest.mark.parametrize("spec", KERNELS.values(), ids=list(KERNELS))

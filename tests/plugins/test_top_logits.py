@@ -13,7 +13,7 @@ from torch import Tensor
 
 from plugins import eager, launch, sampling_specs
 from plugins.sampling_specs import MOST
-from tests.plugins.kernel_rows import ATOL, RTOL, random_logits
+from scripts.gpu_check.kernels.rows import ATOL, RTOL, random_logits
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose
 from trtspec.executors.tensorrt_llm.loop.deciding import decide
 from trtspec.executors.tensorrt_llm.loop.top_rows import TopRow, last_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -9,9 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+import transformers
 
 from scripts.bench.peers.report import ABSENT, table
-from scripts.gpu_check.equality import Check, parting
+from scripts.gpu_check.checks import Check, Progress, exit_code
+from scripts.gpu_check.equality import parting
+from scripts.gpu_check.report import machine, render
+from scripts.gpu_check.running import extent_of
 from scripts.gpu_check.subject import Size
 from scripts.gpu_check.tensorrt_llm.methods import CASES, Case, Outcome, make_targets, try_case
 from scripts.gpu_check.tensorrt_llm.signatures import Found, compare
@@ -21,6 +26,24 @@ SIZE = Size("small", torch.bfloat16, vocabulary=512, hidden=256, layers=8, heads
 """Heads of 64, for which there are kernels, and layers enough for EAGLE-3 to read three."""
 _SHARE = 0.9
 """So much of a text must be equal: in half precision it may part at near-ties, and all that follows is another text."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """TensorRT-LLM beside the table of what we call, and every method of it; the exit code."""
+    progress, extent = Progress(), extent_of(options)
+    snapshot = None if options.output is None else options.output.with_suffix(".signatures.json")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    checks, seen = check(
+        prompts=extent.prompts, tokens=extent.tokens, dtype=options.dtype, snapshot=snapshot, say=progress.say
+    )
+    progress.tell(checks)
+    report = render(machine(torch.device("cpu")), checks, [], progress.seconds, "TensorRT-LLM on this machine")
+    report += f"\n{seen}\n"
+    print("\n" + report)
+    if options.output is not None:
+        options.output.write_text(report, encoding="utf-8")
+    return exit_code(checks)
 
 
 def check(

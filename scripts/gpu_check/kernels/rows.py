@@ -1,14 +1,12 @@
-"""Rows of logits for kernels, and how their outputs compare."""
+"""Random rows of logits, with all that `choose_token` takes beside them, and how close its numbers have to be."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from plugins.launch import ChosenTokens
 
 ATOL, RTOL = 4e-6, 1e-6
 """Of log-probabilities, which both sides compute in float32 whatever the logits' type, in other orders: a few roundings
@@ -24,6 +22,9 @@ class Rows(NamedTuple):
     choices: Tensor
     noisy: Tensor
     wanted: Tensor
+
+    def on(self, device: torch.device) -> Rows:
+        return Rows(*(item.to(device) for item in self))
 
 
 def rows(logits: Tensor, *, vocabulary: int | None = None, seed: int = 1, **changed: list[int]) -> Rows:
@@ -46,10 +47,3 @@ def random_logits(rows: int, width: int, *, seed: int = 0, dtype: torch.dtype = 
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(rows, width, generator=generator)
     return logits.masked_fill(torch.rand(rows, width, generator=generator) < 0.2, -math.inf).to(dtype)
-
-
-def same_choice(ours: ChosenTokens, oracle: ChosenTokens) -> None:
-    assert ours.ids.tolist() == oracle.ids.tolist()
-    near: dict[str, Any] = {"atol": ATOL, "rtol": RTOL, "equal_nan": True}
-    torch.testing.assert_close(ours.logprobs, oracle.logprobs, **near)
-    torch.testing.assert_close(ours.wanted_logprobs, oracle.wanted_logprobs, **near)

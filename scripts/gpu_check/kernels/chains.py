@@ -32,6 +32,9 @@ class Chains(NamedTuple):
     choices: Tensor
     vocabulary: int
 
+    def on(self, device: torch.device) -> Chains:
+        return Chains(*(item.to(device) if isinstance(item, Tensor) else item for item in self))  # type: ignore[arg-type]
+
     def launched(self) -> ChainOutcome:
         return launch_verification.chain_rejection(*self)
 
