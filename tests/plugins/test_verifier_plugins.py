@@ -24,12 +24,12 @@ from plugins.aot import compile_kernel
 from plugins.contract import Array
 from plugins.runtime import Verifier
 from plugins.specs import KERNELS
+from scripts.gpu_check.kernels.chains import Shape, clear, random_chains
+from scripts.gpu_check.kernels.rows import ATOL, RTOL, rows
 from tests.fakes import nvinfer_plugins
 from tests.fakes.nvinfer_engine import Context, Plan, engines, plugins_of
 from tests.nvinfer import tensorrt_without_libraries
-from tests.plugins.chains import Shape, clear, random_chains
 from tests.plugins.greedy_rows import LARGEST, GreedyRows, greedy_rows
-from tests.plugins.kernel_rows import ATOL, RTOL, rows
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'trtspec[plugins]'")
 

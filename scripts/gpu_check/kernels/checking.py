@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from plugins.aot import ARCHITECTURES, triton_version
+from plugins.aot import ARCHITECTURES, nearest_architecture, triton_version
 from scripts.gpu_check.checks import NO_GPU, WRONG, Check, Progress, exit_code, no_gpu
 from scripts.gpu_check.kernels import agreement, ahead, law, loads, speeds, tuning
 from scripts.gpu_check.kernels.chains import Shape
@@ -67,11 +67,11 @@ def run(options: argparse.Namespace) -> int:
         return NO_GPU
     try:
         triton_version()
+        place = place_of(torch.device(options.device))
     except TrtspecError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
-    place = place_of(torch.device(options.device))
     small = options.quick or options.device == "cpu"
     progress, findings = Progress(), Findings()
     progress.say(f"{machine(place.device)}; seed {seed}")
@@ -86,8 +86,7 @@ def run(options: argparse.Namespace) -> int:
 def place_of(device: torch.device) -> Place:
     if device.type == "cpu":
         return Place(device, HostTimer(), None, ARCHITECTURES[0])
-    major, minor = torch.cuda.get_device_capability(device)
-    architecture = max(known for known in ARCHITECTURES if known <= max(10 * major + minor, ARCHITECTURES[0]))
+    architecture = nearest_architecture(*torch.cuda.get_device_capability(device))
     return Place(device, GraphTimer(), Driver, architecture)
 
 
