@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import torch
 
@@ -42,6 +43,7 @@ def why_not(device: torch.device, dtype: torch.dtype, vocabulary: int, kernels: 
             _try_choice(device, logits_dtype, vocabulary, kernels)
         for width in _WIDTHS:
             _try_walk(device, width, kernels)
+        _try_rejection(device, vocabulary, kernels)
     except Exception as error:  # of Triton, its compiler or its driver: none of them is needed
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
     return None
@@ -62,6 +64,17 @@ def _try_walk(device: torch.device, width: int, kernels: Kernels) -> None:
     ids = torch.zeros(1, width + 1, dtype=torch.int32, device=device)
     counts = torch.full((1,), width, dtype=torch.int32, device=device)
     _compare("walk_tree", kernels.walk_tree(ids, tokens, parents, counts).accepted, [width])
+
+
+def _try_rejection(device: torch.device, vocabulary: int, kernels: Kernels) -> None:
+    """Two nodes that both laws are sure of, and what follows, which the target is sure of too."""
+    scores = torch.full((1, 3, vocabulary), -math.inf, device=device)
+    scores[..., 0] = 0.0
+    pair, one = (torch.zeros(1, width, dtype=torch.int32, device=device) for width in (2, 1))
+    row = one.flatten()
+    rest = (row + 2, row, pair.float(), row.long(), row, row)
+    outcome = kernels.chain_rejection(scores, scores[:, :2].contiguous(), pair, *rest, vocabulary)
+    _compare("chain_rejection", torch.cat([outcome.accepted, outcome.token]), [2, 0])
 
 
 def _compare(name: str, found: torch.Tensor, expected: list[int]) -> None:

@@ -16,9 +16,9 @@ from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.proposer import make_proposer
 from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.executors.embedded.choosers import choose_chooser
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
-from trtspec.executors.embedded.choosers import choose_chooser
 from trtspec.executors.embedded.device import check_device, choose_device, dense_bytes
 from trtspec.executors.embedded.drafter_config import NAME as DRAFTER_NAME
 from trtspec.executors.embedded.drafter_config import DrafterConfig
