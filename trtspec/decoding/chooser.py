@@ -7,6 +7,7 @@ and waits for each. Executors have others for their devices, which decide the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -46,7 +47,8 @@ class HostChooser:
         places = [place for chain in chains for place in chain]
         target = torch.zeros(draft.rows, draft.width + 1, rows.logits.shape[1])
         target[[place.index for place in places], [place.node + 1 for place in places]] = rows.laws(places, editor)
-        path, residual = chain_rejection(draft, target, accept_draws(plan, draft.width))
+        here = draft if draft.probs is None else replace(draft, probs=draft.probs.cpu())
+        path, residual = chain_rejection(here, target, accept_draws(plan, draft.width))
         bonus = choose(residual.log(), _as_it_is(ends(chains, path)))
         return settled(rows, chains, path, bonus, editor)
 
