@@ -149,7 +149,7 @@ def _floor(scores: Tensor, best: Tensor, sampling: Sequence[SamplingParams]) -> 
         kinds = [sampling[row] for row in truncated]
         scores, best = _pick(scores, truncated), _pick(best, truncated)
         kept = _top_k_floor(scores, [params.top_k for params in kinds])
-        kept = _top_p_floor(scores, best, kept, [params.top_p for params in kinds])
+        kept = _top_p_floor(scores, best, kept, kinds)
         floor = _put(floor, truncated, kept.maximum(_min_p_floor(best, [params.min_p for params in kinds])))
     return floor
 
@@ -163,24 +163,25 @@ def _top_k_floor(scores: Tensor, top_k: Sequence[int]) -> Tensor:
     return rowwise.top(scores, most).gather(1, (ks - 1).clamp(min=0)).masked_fill(ks == 0, -math.inf)
 
 
-def _top_p_floor(scores: Tensor, best: Tensor, kept: Tensor, top_p: Sequence[float]) -> Tensor:
+def _top_p_floor(scores: Tensor, best: Tensor, kept: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """The smallest score in each row's nucleus, [S, 1]: of the tokens from `kept` on, the fewest best ones with
     probability top_p or more; `kept` where top_p is 1.
 
     V tokens that are each below (1 - top_p) / V of the best one's probability weigh less than 1 - top_p together, so
     no nucleus reaches them, and only the others are sorted.
     """
-    if min(top_p) >= 1.0:
+    if all(params.top_p >= 1.0 for params in sampling):
         return kept
-    wanted = sent(top_p, torch.float64, scores.device).unsqueeze(1)
-    open_ended = torch.isneginf(kept)
+    wanted = sent([params.top_p for params in sampling], torch.float64, scores.device).unsqueeze(1)
+    without_top_k = [params.top_k == 0 for params in sampling]
+    open_ended = sent(without_top_k, torch.bool, scores.device).unsqueeze(1)
     reach = torch.where(open_ended, best + ((1.0 - wanted) / scores.shape[1]).log().float(), kept)
     candidates = rowwise.entries(scores, reach)
     ordered = rowwise.descending(_ragged(scores.flatten()[candidates.flat], candidates.row, len(scores)))
     weights = (ordered - best).double().exp()
     cumulative = weights.cumsum(dim=1)
     total = cumulative[:, -1:]
-    if open_ended.any():
+    if any(without_top_k):
         total = total + _rest(scores, best, candidates.flat).where(open_ended, 0.0)
     size = (cumulative - weights < wanted * total).sum(dim=1, keepdim=True)
     # A row of NaN has no nucleus; `choose` reports it.
@@ -196,7 +197,7 @@ def _rest(scores: Tensor, best: Tensor, candidates: Tensor) -> Tensor:
 
 def _ragged(values: Tensor, row: Tensor, rows: int) -> Tensor:
     """Values given row by row as a matrix, padded with -inf, [rows, at least 1]."""
-    counts = torch.bincount(row, minlength=rows)
+    counts = row.new_zeros(rows).index_add_(0, row, torch.ones_like(row))
     column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
     matrix = values.new_full((rows, max(1, int(counts.max()))), -math.inf)
     matrix[row, column] = values
