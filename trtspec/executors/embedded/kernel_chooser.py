@@ -91,7 +91,7 @@ class KernelChooser:
         arrays = [array for group in made for array in group.arrays]
         nodes = [draft.tokens, draft.parents, draft.counts] if draft.width else []
         sent = send_all([*arrays, *nodes], logits.device)
-        ids = torch.full((draft.rows * (draft.width + 1),), NO_TOKEN, dtype=torch.int32, device=logits.device)
+        ids = logits.new_full((draft.rows * (draft.width + 1),), NO_TOKEN, dtype=torch.int32)
         for number, group in enumerate(made):
             placed = Placed.of(sent[number * _GROUP_ARRAYS : (number + 1) * _GROUP_ARRAYS])
             ids.index_copy_(0, placed.cell, self._chosen(logits, group, placed))
