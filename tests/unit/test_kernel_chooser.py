@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plugins import eager, eager_verification
+from tests.choosers import CHOOSERS, TWIN_FUNCTIONS, TWINS
 from tests.fake_gpu import FakeGpu, on_gpu
 from tests.law import world
 from tests.law.passes import PROMPT, drawn_chain, one_pass
@@ -37,9 +37,6 @@ from trtspec.executors.embedded.kernel_chooser import KernelChooser, Kernels
 from trtspec.types import Request, SamplingParams
 
 VOCABULARY = 12
-TWIN_FUNCTIONS = (eager.choose_token, eager_verification.walk_tree, eager_verification.chain_rejection)
-TWINS = Kernels(*TWIN_FUNCTIONS)
-CHOOSERS = {"twins": KernelChooser(TWINS), "kernels": KernelChooser()}
 SMALL_GROUPS = KernelChooser(TWINS, most_processed=3 * VOCABULARY)
 
 PLAIN = [SamplingParams(), SamplingParams(1.0)]
