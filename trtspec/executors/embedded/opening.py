@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 
 from trtspec.capabilities import EMBEDDED
-from trtspec.config import EngineOptions
+from trtspec.config import EngineOptions, TensorRtLlmOptions
 from trtspec.decoding.acceptance import law, rule
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
@@ -38,6 +38,7 @@ _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
+    options.refuse((item.name for item in fields(TensorRtLlmOptions)), "TensorRT-LLM", "the embedded backend")
     own = options.embedded
     threads = own.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
