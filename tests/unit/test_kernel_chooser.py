@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from plugins import eager
+from plugins.launch import ChosenTokens
 from tests.choosers import CHOOSERS, TWIN_FUNCTIONS, TWINS
 from tests.fake_gpu import FakeGpu, on_gpu
 from tests.law import world
@@ -202,7 +204,8 @@ def test_a_pass_over_trees_waits_for_the_device_once(kinds: list[SamplingParams]
         replace(row, request=replace(row.request, sampling=kinds[i % len(kinds)]))
         for i, row in enumerate(some.plan.rows)
     ]
-    rows = led(PassRows(plan_of(*plan), some.draft, some.logits))
+    wide = torch.cat([some.logits, torch.full_like(some.logits, math.nan)], dim=1)  # kernels read rows without gaps
+    rows = led(PassRows(plan_of(*plan), some.draft, wide[:, :VOCABULARY]))
     expected = HOST.exact(rows, Editor())
     assert max(expected.accepted.tolist()) > 1
     gpu = FakeGpu()
@@ -215,13 +218,20 @@ def test_a_pass_over_trees_waits_for_the_device_once(kinds: list[SamplingParams]
 
 def test_edits_are_made_where_the_walk_comes_and_nothing_mixes_devices() -> None:
     rows = every_kind(torch.float16)
-    gpu, editor = FakeGpu(), Counted()
-    chooser = KernelChooser(Kernels(*(gpu.kernel(twin) for twin in TWIN_FUNCTIONS)))
+    gpu, editor, launched = FakeGpu(), Counted(), list[int]()
+
+    def choose_token(logits: Tensor, *more: Any) -> ChosenTokens:
+        launched.append(len(logits))
+        return eager.choose_token(logits, *more)
+
+    kernels = (choose_token, *TWIN_FUNCTIONS[1:])
+    chooser = KernelChooser(Kernels(*(gpu.kernel(kernel) for kernel in kernels)), most_processed=25 * VOCABULARY)
     with gpu:
         outcome = chooser.exact(rows._replace(logits=on_gpu(rows.logits)), editor)
     assert_same(outcome, HOST.exact(rows, Editor()))
     edited = outcome.accepted[len(PLAIN) + len(PROCESSED) : len(KINDS)]
     assert editor.places == int(edited.sum()) + len(EDITED) < 10 * len(EDITED)
+    assert launched == [10 * len(PLAIN), 25, 25], "of the others, at most so many are processed together"
 
 
 def test_rejection_waits_once_and_mixes_no_devices() -> None:
