@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from scripts.gpu_check.choices import choices_agree, kernels_run
 from scripts.gpu_check.equality import (
     SAMPLED,
     SCHEDULES,
@@ -115,7 +116,8 @@ def _run(device: torch.device, extent: Extent, options: argparse.Namespace) -> i
     with tempfile.TemporaryDirectory() as folder:
         progress.say("making models and engines")
         exact, half = (make(size, Path(folder)) for size in (TINY, TINY_HALF))
-        checks = _float32(exact, device, extent, progress) + _bfloat16(half, device, extent, progress)
+        checks = progress.tell([kernels_run(exact, device)])
+        checks += _float32(exact, device, extent, progress) + _bfloat16(half, device, extent, progress)
         measured = half if options.quick else make(USEFUL, Path(folder))
         checks += progress.tell([recorded_passes(measured, measured.prompts(extent.prompts), extent.tokens, device)])
         section = _speed(measured, device, extent, progress)
@@ -140,6 +142,7 @@ def _float32(subject: Subject, device: torch.device, extent: Extent, progress: P
             drafts_pass("drafts are accepted where there are any", greedy),
             all_equal("seeded float32 text is the same by every schedule", plain, sampled),
             recorded_passes(subject, prompts, extent.tokens, device),
+            choices_agree(subject, prompts, extent.tokens, device),
         ]
     )
 
@@ -151,7 +154,8 @@ def _bfloat16(subject: Subject, device: torch.device, extent: Extent, progress: 
     expected = references(model, prompts, extent.tokens)
     said = asyncio.run(texts(subject, prompts, extent.tokens, EngineOptions(device=device.type, threads=1)))
     name = "bfloat16 text is that of transformers up to near-ties"
-    return progress.tell([equal_within_margin(name, model, prompts, expected, said)])
+    agree = choices_agree(subject, prompts, extent.tokens, device)
+    return progress.tell([equal_within_margin(name, model, prompts, expected, said), agree])
 
 
 def _speed(subject: Subject, device: torch.device, extent: Extent, progress: Progress) -> Section:
