@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.choosers import CHOOSERS
+from tests.choosers import CHOOSERS, Asked
 from tests.equality.conftest import Subject, random_subject
 from tests.models import tiny_llama
 from trtspec.config import EngineOptions
@@ -33,15 +33,17 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 def test_opened_engines_say_the_same(half: Subject, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, torch.dtype, int]] = []
 
-    def say(chooser: Chooser) -> list[list[int]]:
+    def say(chooser: Asked) -> list[list[int]]:
         def chosen(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Chooser:
             asked.append((device.type, dtype, vocabulary))
             return chooser
 
         monkeypatch.setattr(opening, "choose_chooser", chosen)
-        return asyncio.run(texts(half.directory, half.prompts[:8]))
+        said = asyncio.run(texts(half.directory, half.prompts[:8]))
+        assert chooser.passes["exact"] > 10
+        return said
 
-    assert say(CHOOSERS[name]) == say(HOST)
+    assert say(Asked(CHOOSERS[name])) == say(Asked(HOST))
     assert set(asked) == {("cpu", torch.bfloat16, 267)}
 
 
