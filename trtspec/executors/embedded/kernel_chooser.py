@@ -1,9 +1,10 @@
 """Decides passes with kernels, where the logits are: all places at once, the walk after them, one copy back.
 
 Rows that are edited by token or by history go as they do on the host, level by level: the host makes their edits place
-by place, penalties in a tenth of a millisecond and more, and those at places of a tree that the walk never reaches would
-cost far more than waiting for the device at each level. Log-probabilities are not the kernels': what is told is the model's
-own law and ranks, and not the processed one.
+by place, penalties in a tenth of a millisecond and more. At places of a tree that the walk never reaches they would
+cost far more than waiting for the device at each level.
+
+Log-probabilities are not the kernels': what is told is the model's own law and ranks, and not the processed one.
 
 Not yet run on a GPU: tests interpret the kernels, and `scripts/gpu-check` compares them with PyTorch where a GPU is.
 """
