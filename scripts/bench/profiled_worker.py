@@ -91,6 +91,7 @@ class Stopwatch:
 def watch(stopwatch: Stopwatch, engine: Any, stack: ExitStack) -> None:
     """Time the phases of an open engine. Here alone the profile knows the engine's insides."""
     from trtspec.decoding import chooser, step
+    from trtspec.executors.embedded.kernel_chooser import KernelChooser
 
     places: list[tuple[str, Any, str]] = [
         ("plan", type(engine), "begin"),
@@ -99,6 +100,8 @@ def watch(stopwatch: Stopwatch, engine: Any, stack: ExitStack) -> None:
         ("choose", type(engine._editor), "edits"),
         ("choose", chooser, "choose_all"),
         ("verify", chooser, "walk_tree"),
+        ("choose", KernelChooser, "exact"),
+        ("choose", KernelChooser, "rejection"),
         ("logprobs", step, "pass_logprobs"),
         ("commit", type(engine._scheduler), "commit"),
         ("publish", EngineLoop, "_report"),
