@@ -233,11 +233,12 @@ def test_edits_are_made_where_the_walk_comes_and_nothing_mixes_devices() -> None
     assert launched == [10 * len(PLAIN), 25, 25], "of the others, at most so many are processed together"
 
 
-def test_rejection_waits_once_and_mixes_no_devices() -> None:
-    """Its laws were drawn on the device and stay there."""
+@pytest.mark.parametrize("certain", [0, 2], ids=["all drawn", "some certain"])
+def test_each_rule_of_a_pass_waits_once_and_mixes_no_devices(certain: int) -> None:
+    """Laws that were drawn on the device stay there."""
     place = world.make_world(SamplingParams(0.8))
     rows = [decode_row(Request(str(i), PROMPT, 99, place.sampling, seed=i), sequence_id=i) for i in range(6)]
-    draft = drawn_chain(2)(place, rows)
+    draft = replace(drawn_chain(2)(place, rows), certain=torch.arange(6) < certain)
     gpu = FakeGpu()
     chooser = KernelChooser(Kernels(*(gpu.kernel(twin) for twin in TWIN_FUNCTIONS)))
 
@@ -248,7 +249,7 @@ def test_rejection_waits_once_and_mixes_no_devices() -> None:
             return rejection(plan, told, on_gpu(logits), editor, chooser=chooser)
 
     assert_same(one_pass(place, there, rows, draft), one_pass(place, rejection, rows, draft))
-    assert gpu.waits == ["cpu"]
+    assert gpu.waits == ["cpu"] * (1 + (certain > 0))
 
 
 def test_arrays_that_are_sent_begin_at_multiples_of_sixteen_bytes() -> None:

@@ -37,7 +37,7 @@ class PassRows(NamedTuple):
             tokens=self.draft.tokens[rows],
             parents=self.draft.parents[rows],
             counts=self.draft.counts[rows],
-            probs=None if probs is None else probs[rows],
+            probs=None if probs is None else probs[sent(rows, torch.int64, probs.device)],
             certain=None if certain is None else certain[rows],
         )
         logits = self.logits[sent(places, torch.int64, self.logits.device)]
