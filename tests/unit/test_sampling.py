@@ -31,7 +31,7 @@ def rows(*sampling: SamplingParams, seed: int = 5, position: int = 3) -> ChoiceR
     temperature=st.floats(0.05, 5.0),
     top_k=st.integers(0, 40),
     top_p=st.floats(0.05, 1.0),
-    min_p=st.floats(0.0, 0.9),
+    min_p=st.just(0.0) | st.floats(1e-6, 0.9),  # transformers compares probabilities, which underflow in float32
     seed=st.integers(0, 1000),
 )
 def test_processors_keep_what_transformers_keeps(
