@@ -151,7 +151,7 @@ def _recipe(options: argparse.Namespace, backend: Choice) -> Recipe:
         target=given or demo_model.fetch(),
         output=options.output,
         backend=backend,
-        runner=choose_runner(options.runner, openvino=has_openvino(), gpu=has_gpu()),
+        runner=choose_runner(options.runner or "auto", openvino=has_openvino(), gpu=has_gpu()),
         dtype=options.dtype,
         quantization=options.quantization,
         native_bfloat16=native_bfloat16(cpu_flags(), gpu=has_gpu()),

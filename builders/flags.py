@@ -94,9 +94,8 @@ def _add_how(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--runner",
         choices=RUNNERS,
-        default="auto",
         help="what multiplies: openvino compiles the decoder for this CPU when it opens, eager is plain PyTorch "
-        "(default: %(default)s, openvino where it is installed and no GPU is)",
+        "(default: auto, openvino where it is installed and no GPU is)",
     )
     how.add_argument(
         "--dtype",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -76,7 +77,8 @@ def launch(spec: KernelSpec, *inputs: Tensor, **numbers: int) -> tuple[Tensor, .
     grid = tuple(sizes[axis] for axis in spec.grid)
     scalars = [{**sizes, **numbers}[name] for name in spec.scalars]
     options = {"num_warps": spec.num_warps, "enable_fp_fusion": False}  # rounded as what is compiled ahead of time is
-    _function(spec)[grid](*inputs, *scalars, *outputs, **spec.constants, **options)
+    with _current(inputs[0].device):
+        _function(spec)[grid](*inputs, *scalars, *outputs, **spec.constants, **options)
     return outputs
 
 
@@ -111,6 +113,11 @@ def _told(tensor: Tensor) -> str:
 def _empty(item: Array, sizes: Mapping[str, int], device: torch.device) -> Tensor:
     shape = [size if isinstance(size, int) else sizes[size] for size in item.shape]
     return torch.empty(shape, dtype=getattr(torch, item.dtype), device=device)
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the process's current GPU, whichever its arguments lie on."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _function(spec: KernelSpec) -> Any:

@@ -5,7 +5,7 @@ Flags, their help and their checks derive from the fields' metadata (`trtspec.cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -24,12 +24,22 @@ class EmbeddedOptions:
     cuda_graphs: bool = True
 
 
-_DEFAULTS = {item.name: item.default for item in fields(EmbeddedOptions)}
+@dataclass(frozen=True, slots=True)
+class TensorRtLlmOptions:
+    """What engines of TensorRT-LLM alone have: elsewhere these are refused."""
+
+    stall_seconds: int = 300
+    full_vocabulary: str = "plain"
+
+
+_OWN = {EmbeddedOptions: "embedded engines", TensorRtLlmOptions: "TensorRT-LLM"}
+_DEFAULTS = {item.name: (item.default, whose) for kind, whose in _OWN.items() for item in fields(kind)}
 
 
 def _left_open(name: str, text: str, **more: Any) -> Any:
-    """A field that is None where it was not given; its help tells what an embedded engine then takes."""
-    metadata = {"help": text, "default": _DEFAULTS[name], "told": f"{_DEFAULTS[name]} for embedded engines", **more}
+    """A field that is None where it was not given; its help tells what engines of its kind then take."""
+    default, whose = _DEFAULTS[name]
+    metadata = {"help": text, "default": default, "told": f"{default} for {whose}", **more}
     return field(default=None, metadata=metadata)
 
 
@@ -59,17 +69,14 @@ class EngineOptions:
         choices=("auto", "cpu", "cuda"),
     )
     cuda_graphs: bool | None = _left_open("cuda_graphs", "on a GPU, replay passes of few tokens as CUDA graphs")
-    stall_seconds: int = field(
-        default=300,
-        metadata={"help": "TensorRT-LLM: time without any response after which the engine is restarted", "min": 1},
+    stall_seconds: int | None = _left_open(
+        "stall_seconds", "time without any response after which the engine is restarted", min=1
     )
-    full_vocabulary: str = field(
-        default="plain",
-        metadata={
-            "help": "TensorRT-LLM, compiled ngram and draft_model whose drafts are verified here: requests that can "
-            "draw any token of the vocabulary, which no draft can help, are decoded plainly or refused",
-            "choices": ("plain", "refuse"),
-        },
+    full_vocabulary: str | None = _left_open(
+        "full_vocabulary",
+        "compiled ngram and draft_model whose drafts are verified here: requests that can draw any token of the "
+        "vocabulary, which no draft can help, are decoded plainly or refused",
+        choices=("plain", "refuse"),
     )
     verify: bool = field(default=False, metadata={"help": "hash every artifact of the engine folder before loading"})
     speculative: Mapping[str, Any] | None = None
@@ -90,5 +97,20 @@ class EngineOptions:
     @property
     def embedded(self) -> EmbeddedOptions:
         """What was given, with an embedded engine's defaults for the rest."""
-        given = {name: getattr(self, name) for name in _DEFAULTS}
-        return EmbeddedOptions(**{name: value for name, value in given.items() if value is not None})
+        return EmbeddedOptions(**self._given(EmbeddedOptions))
+
+    @property
+    def tensorrt_llm(self) -> TensorRtLlmOptions:
+        """What was given, with TensorRT-LLM's defaults for the rest."""
+        return TensorRtLlmOptions(**self._given(TensorRtLlmOptions))
+
+    def _given(self, kind: type) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in fields(kind)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def refuse(self, names: Iterable[str], theirs: str, ours: str) -> None:
+        """Raises `ConfigError` where one of these was given: it is for other engines and would change nothing here."""
+        for name in names:
+            if getattr(self, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{flag} is for {theirs}, and this one was built for {ours}; leave it out")

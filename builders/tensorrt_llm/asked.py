@@ -65,26 +65,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "with --backend tensorrt_llm",
         "Engines for TensorRT-LLM 1.2.1. --dry-run needs neither it nor a GPU, and prints all that would be passed.",
+        argument_default=argparse.SUPPRESS,  # so that a default that is given is told from one that is not
     )
     group.add_argument(
         "--flow",
         choices=FLOWS,
-        default="auto",
-        help="engine compiles, pytorch serves the checkpoint as it is (default: %(default)s, the one that has the "
-        "method, engine where both do)",
+        help="engine compiles, pytorch serves the checkpoint as it is (default: auto, the one that has the method, "
+        "engine where both do)",
     )
-    group.add_argument(
-        "--tp", type=int, default=1, metavar="N", help="GPUs that share each layer (default: %(default)s)"
-    )
-    group.add_argument(
-        "--pp", type=int, default=1, metavar="N", help="groups of GPUs that hold some layers each (default: 1)"
-    )
+    group.add_argument("--tp", type=int, metavar="N", help="GPUs that share each layer (default: 1)")
+    group.add_argument("--pp", type=int, metavar="N", help="groups of GPUs that hold some layers each (default: 1)")
     group.add_argument(
         "--max-batch-size",
         type=int,
-        default=MAX_BATCH_SIZE,
         metavar="N",
-        help="requests that are decoded together; memory grows with it (default: %(default)s)",
+        help=f"requests that are decoded together; memory grows with it (default: {MAX_BATCH_SIZE})",
     )
     group.add_argument(
         "--max-input-len", type=int, metavar="N", help="longest prompt (default: one less than the context)"
@@ -92,9 +87,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-num-tokens",
         type=int,
-        default=MAX_NUM_TOKENS,
         metavar="N",
-        help="tokens that one pass may process (default: %(default)s)",
+        help=f"tokens that one pass may process (default: {MAX_NUM_TOKENS})",
     )
     group.add_argument(
         "--max-draft-len",
@@ -102,9 +96,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="nodes of a draft that an engine has room for (default: those of the speculative configuration)",
     )
-    group.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="ranks that are compiled at the same time (default: 1)"
-    )
+    group.add_argument("--workers", type=int, metavar="N", help="ranks that are compiled at the same time (default: 1)")
     group.add_argument(
         "--timing-cache", type=Path, metavar="FILE", help="kernel timings, read and added to (default: in the cache)"
     )
@@ -112,10 +104,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def from_flags(options: argparse.Namespace) -> Asked:
     """Read the group."""
-    return Asked(**{item.name: getattr(options, item.name) for item in fields(Asked)})
+    return Asked(**{name: getattr(options, name) for name in _given(options)})
 
 
 def given_flags(options: argparse.Namespace) -> list[str]:
-    """Flags of the group that were given another value than their default."""
-    defaults = Asked()
-    return [flag(item.name) for item in fields(Asked) if getattr(options, item.name) != getattr(defaults, item.name)]
+    """Flags of the group that were given, be it at their defaults."""
+    return [flag(name) for name in _given(options)]
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    return [item.name for item in fields(Asked) if hasattr(options, item.name)]

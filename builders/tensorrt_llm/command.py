@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _NEEDED = ("torch", "transformers", "safetensors")
 """TensorRT-LLM brings these, and no more of what the other backend needs."""
 _WORDS = {"F16": "float16", "BF16": "bfloat16"}
-_EMBEDDED_FLAGS = {"runner": "auto", "calibration": None, "tree_nodes": None, "draft_vocabulary": None}
-"""Flags of the other backend, with the value that asks for nothing."""
+_EMBEDDED_FLAGS = ("runner", "calibration", "tree_nodes", "draft_vocabulary")
+"""Flags of the other backend; None where they were not given."""
 
 
 def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> int:
@@ -127,8 +127,8 @@ def _told(built: Manifest, order: Order, serve: str) -> int:
 
 
 def _check_flags(options: argparse.Namespace) -> None:
-    for name, nothing in _EMBEDDED_FLAGS.items():
-        if (given := getattr(options, name)) != nothing:
+    for name in _EMBEDDED_FLAGS:
+        if (given := getattr(options, name)) is not None:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} is {given}, and only --backend embedded has it; leave it out")
 

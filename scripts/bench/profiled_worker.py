@@ -90,15 +90,18 @@ class Stopwatch:
 
 def watch(stopwatch: Stopwatch, engine: Any, stack: ExitStack) -> None:
     """Time the phases of an open engine. Here alone the profile knows the engine's insides."""
-    from trtspec.decoding import acceptance, step
+    from trtspec.decoding import chooser, step
+    from trtspec.executors.embedded.kernel_chooser import KernelChooser
 
     places: list[tuple[str, Any, str]] = [
         ("plan", type(engine), "begin"),
         ("propose", type(engine._proposer), "propose"),
         (FORWARD, type(engine._runner), "forward"),
         ("choose", type(engine._editor), "edits"),
-        ("choose", acceptance, "choose_all"),
-        ("verify", acceptance, "walk_tree"),
+        ("choose", chooser, "choose_all"),
+        ("verify", chooser, "walk_tree"),
+        ("choose", KernelChooser, "exact"),
+        ("choose", KernelChooser, "rejection"),
         ("logprobs", step, "pass_logprobs"),
         ("commit", type(engine._scheduler), "commit"),
         ("publish", EngineLoop, "_report"),

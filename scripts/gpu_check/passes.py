@@ -10,6 +10,7 @@ from scripts.gpu_check.checks import Check
 from scripts.gpu_check.equality import MARGIN_STEPS
 from scripts.gpu_check.running import BATCH, requests
 from scripts.gpu_check.subject import MAX_POSITIONS, Prompt, Subject
+from trtspec.decoding.acceptance import Acceptance, exact
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
@@ -22,7 +23,7 @@ from trtspec.executors.embedded.model import eager_decoder
 from trtspec.executors.embedded.padded import Recorder, Replay
 from trtspec.executors.embedded.runner import EagerRunner
 from trtspec.executors.embedded.weights import dense, load_weights
-from trtspec.types import Limits
+from trtspec.types import Limits, Request
 
 BLOCK_TOKENS = 16
 BLOCKS = 512
@@ -79,16 +80,8 @@ class Twins:
 def recorded_passes(subject: Subject, prompts: Sequence[Prompt], tokens: int, device: torch.device) -> Check:
     """All prompts, with drafts, several at a time, each pass once recorded and once as it is."""
     counted = Counted(CudaGraphs() if device.type == "cuda" else repeat)
-    twins = Twins(_runner(subject, device, None), _runner(subject, device, counted))
-    size = BLOCKS * BLOCK_TOKENS
-    limits = Limits(MAX_POSITIONS, BATCH, DEPTH, DEPTH, 256, size, subject.size.vocabulary)
-    engine = Engine(twins, NgramProposer(DEPTH, 1, 4), KVCache(BLOCKS, BLOCK_TOKENS), limits)
-    for request in requests(prompts, tokens, DEPTH):
-        engine.submit(request)
-    while not engine.idle:
-        begun = engine.begin(0.0)
-        if begun.plan is not None:
-            engine.finish(begun.plan)
+    twins = Twins(eager_runner(subject, device, None), eager_runner(subject, device, counted))
+    run_passes(subject, twins, requests(prompts, tokens, DEPTH))
     what = "CUDA graphs" if device.type == "cuda" else "padded passes"
     passed = twins.difference <= TOLERANCES[subject.size.dtype] and counted.replayed > 0
     detail = (
@@ -98,7 +91,21 @@ def recorded_passes(subject: Subject, prompts: Sequence[Prompt], tokens: int, de
     return Check(f"{what} against passes as they are, {subject.dtype_name}", passed, detail)
 
 
-def _runner(subject: Subject, device: torch.device, record: Recorder | None) -> EagerRunner:
+def run_passes(subject: Subject, runner: Runner, asked: Sequence[Request], acceptance: Acceptance = exact) -> None:
+    """All requests to their end, drafted by lookup, several at a time."""
+    size = BLOCKS * BLOCK_TOKENS
+    limits = Limits(MAX_POSITIONS, BATCH, DEPTH, DEPTH, 256, size, subject.size.vocabulary)
+    engine = Engine(runner, NgramProposer(DEPTH, 1, 4), KVCache(BLOCKS, BLOCK_TOKENS), limits, acceptance)
+    for request in asked:
+        engine.submit(request)
+    while not engine.idle:
+        begun = engine.begin(0.0)
+        if begun.plan is not None:
+            engine.finish(begun.plan)
+
+
+def eager_runner(subject: Subject, device: torch.device, record: Recorder | None) -> EagerRunner:
+    """A runner of the subject's engine, with memory of its own."""
     config, dtype = DecoderConfig.from_json(subject.engine / NAME), subject.size.dtype
     model = eager_decoder(config, dense(load_weights(subject.engine, config), dtype, device), MAX_POSITIONS)
     pool = CachePool(config, BLOCKS * BLOCK_TOKENS, dtype, device)

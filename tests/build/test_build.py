@@ -241,6 +241,7 @@ def test_a_build_for_tensorrt_llm_says_what_to_install(fails: Fails, shared_fold
     ("flags", "message"),
     [
         (("--tp", "2"), "--tp is for --backend tensorrt_llm"),
+        (("--pp", "1"), "--pp is for --backend tensorrt_llm"),
         (("--max-batch-size", "4"), "--max-batch-size is for --backend tensorrt_llm"),
         (("--flow", "engine"), "--flow is for --backend tensorrt_llm"),
         (("--timing-cache", "x"), "--timing-cache is for --backend tensorrt_llm"),

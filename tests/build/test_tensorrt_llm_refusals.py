@@ -44,6 +44,7 @@ def config(**keys: object) -> list[str]:
         (["--method", "ngram", "--flow", "pytorch", "--workers", "2"], "--workers is 2 and --flow pytorch"),
         (["--method", "ngram", "--pp", "2"], "--pp is 2 and --method is ngram: no such engine has been tried"),
         (["--method", "none", "--runner", "eager"], "--runner is eager, and only --backend embedded has it"),
+        (["--method", "none", "--runner", "auto"], "--runner is auto, and only --backend embedded has it"),
         (["--method", "none", "--tree-nodes", "4"], "--tree-nodes is 4, and only --backend embedded has it"),
         (["--method", "none", "--draft", "x"], "--draft is for methods that have a drafter"),
         (["--method", "mtp", "--flow", "engine"], "build with --flow pytorch"),

@@ -15,13 +15,19 @@ import torch
 
 from scripts.gpu_check.__main__ import main
 from scripts.gpu_check.checks import NO_GPU, Check
+from scripts.gpu_check.choices import BothWays
 from scripts.gpu_check.equality import Schedule, all_equal, drafts_pass, equal_within_margin
 from scripts.gpu_check.report import Section, render
 from scripts.gpu_check.running import Text
 from scripts.gpu_check.speed import Speed
 from scripts.gpu_check.tensorrt_llm.signatures import TABLE
 from tests.fakes.installed import tensorrt_llm_double
+from tests.plans import plan_of
+from trtspec.decoding.draft import Draft
+from trtspec.decoding.edits import Editor
+from trtspec.decoding.pass_rows import PassRows
 from trtspec.decoding.stats import SpeculationStats
+from trtspec.decoding.verify import Outcome
 from trtspec.types import PassRecord
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +74,25 @@ def test_the_report_counts_what_failed() -> None:
     assert "| ngram | 1 | on | 15.0 | 200.00 | 3.00 | 1.00 |" in text
 
 
+def test_choices_that_differ_in_any_row_are_counted() -> None:
+    class Saying:
+        def __init__(self, bonus: int) -> None:
+            self.outcome = Outcome(
+                *(torch.tensor(column) for column in ([[0], [-1]], [1, 0], [[4, bonus], [5, -1]], [bonus, 5]))
+            )
+
+        def exact(self, rows: PassRows, editor: Editor) -> Outcome:
+            return self.outcome
+
+        rejection = exact
+
+    rows = PassRows(plan_of(), Draft.empty(0), torch.zeros(0, 8))
+    for other, differing in ((6, 0), (7, 1)):
+        both = BothWays(Saying(6), Saying(other))
+        assert both.exact(rows, Editor()).bonus.tolist() == both.rejection(rows, Editor()).bonus.tolist() == [6, 5]
+        assert (both.rows, both.accepted, both.differing) == (4, 2, 2 * differing)
+
+
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(torch.cuda, "is_available", return_value=False):
         assert main(["--embedded"]) == NO_GPU
@@ -87,7 +112,7 @@ def test_everything_runs_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scripts.gpu_check", "--embedded", "--device", "cpu", "--quick"]
     done = subprocess.run([*command, "--output", str(report)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 6 checks passed" in report.read_text()
+    assert "all 9 checks passed" in report.read_text()
     assert report.read_text() in done.stdout
 
 

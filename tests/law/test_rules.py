@@ -103,13 +103,17 @@ def test_the_rule_of_a_configuration_has_its_thresholds() -> None:
     """With everything typical the best child is always taken; with nothing, none."""
     place = world.make_world(WARM)
     rows = some_rows(place, 200)
-    draft = likeliest_tree(place, rows)
+    draft, drawn = likeliest_tree(place, rows), drawn_chain(2)(place, rows)
     for limit, accepted in ((0.0, {2}), (1.0, {0})):
         config = SpeculativeConfig(Method.MEDUSA, acceptance=TYPICAL, typical_threshold=limit, typical_alpha=limit)
         outcome = one_pass(place, rule(config), rows, draft)
         assert set(outcome.accepted.tolist()) == accepted
-    assert rule(SpeculativeConfig(Method.EAGLE)) is exact
-    assert rule(SpeculativeConfig(Method.DRAFT_MODEL, acceptance=REJECTION)) is rejection
+    for config, accepting in (
+        (SpeculativeConfig(Method.EAGLE), exact),
+        (SpeculativeConfig(Method.DRAFT_MODEL, acceptance=REJECTION), rejection),
+    ):
+        asked, same = one_pass(place, rule(config), rows, drawn), one_pass(place, accepting, rows, drawn)
+        assert all(torch.equal(ours, expected) for ours, expected in zip(asked, same, strict=True))
 
 
 def test_acceptance_is_the_known_share() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from importlib import metadata
 from pathlib import Path
 
 import grpc
@@ -462,9 +463,15 @@ def test_info_describes_the_machine_without_loading_torch() -> None:
     facts = json.loads(result.stdout)
     assert facts["backends"]["embedded"] == "available: every method but lookahead"
     assert facts["backends"]["tensorrt_llm"].startswith("not available: the package is not installed; ")
+    assert facts["kernels"].startswith(f"available: on a GPU, Triton {metadata.version('triton')} chooses tokens")
     assert facts["packages"]["tensorrt-llm"] is None
     assert facts["tensorrt_llm"] is None
     assert facts["cpu"]["cores"] == os.cpu_count()
+
+
+def test_info_tells_who_chooses_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info.util, "find_spec", lambda name: None)
+    assert info.kernels().startswith("not available: Triton is missing; on a GPU, PyTorch chooses tokens")
 
 
 def test_info_describes_an_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

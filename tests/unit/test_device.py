@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ import torch
 
 from builders.build import main
 from tests.models import tiny_llama
-from trtspec.config import EngineOptions
+from trtspec.config import EngineOptions, TensorRtLlmOptions
 from trtspec.errors import ConfigError
 from trtspec.executors.embedded.decoder_config import NAME, DecoderConfig
 from trtspec.executors.embedded.device import CPU, CUDA, WORKING_MIB, check_room, choose_device, dense_bytes
@@ -56,6 +57,10 @@ def test_an_engine_opens_only_where_it_was_asked_to(tmp_path: Path) -> None:
     engine = build(tmp_path)
     with patch("torch.cuda.is_available", return_value=False), pytest.raises(ConfigError, match="--device is cuda"):
         open_engine(engine, EngineOptions(device="cuda"))
+    for item in fields(TensorRtLlmOptions):
+        flag = "--" + item.name.replace("_", "-")
+        with pytest.raises(ConfigError, match=f"^{flag} is for TensorRT-LLM, .* the embedded backend; leave it out"):
+            open_engine(engine, EngineOptions(**{item.name: item.default}))
 
 
 def test_an_engine_must_fit_into_free_memory() -> None:

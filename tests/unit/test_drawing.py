@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
+from tests.fake_gpu import FakeGpu, OnGpu, on_gpu
 from tests.plans import decode_row
+from trtspec.decoding.candidates import drawn
 from trtspec.decoding.drawing import draw
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.rng import Lane
@@ -81,3 +83,11 @@ def test_nothing_is_drawn_from_logits_that_are_no_numbers_or_where_all_is_forbid
     logits[:2, 2] = math.nan
     drawn = draw(logits, rows, None, 5)
     assert drawn.tokens.tolist() == [NO_TOKEN] * 3 and not drawn.probs.any()
+
+
+def test_laws_stay_on_the_device_where_they_were_drawn() -> None:
+    """They are as large as the vocabulary, and the target's are there, too."""
+    with FakeGpu():
+        found = drawn(on_gpu(LOGITS.expand(2, -1).clone()), rows_of(WARM, WARM), None, 5)
+        assert isinstance(found.probs, OnGpu)
+        assert not isinstance(found.tokens, OnGpu) and not isinstance(found.logprobs, OnGpu)

@@ -15,7 +15,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from tests.plans import decode_row
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.rng import gumbel, seed_words
-from trtspec.decoding.sampling import NO_TOKEN, NOTHING_ALLOWED, ChoiceRows, choose, fault, process
+from trtspec.decoding.sampling import NO_TOKEN, NOTHING_ALLOWED, ChoiceRows, choose, fault, process, token_law
 from trtspec.errors import EngineFault, InvalidField
 from trtspec.types import Request, SamplingParams
 
@@ -31,7 +31,7 @@ def rows(*sampling: SamplingParams, seed: int = 5, position: int = 3) -> ChoiceR
     temperature=st.floats(0.05, 5.0),
     top_k=st.integers(0, 40),
     top_p=st.floats(0.05, 1.0),
-    min_p=st.floats(0.0, 0.9),
+    min_p=st.just(0.0) | st.floats(1e-6, 0.9),  # transformers compares probabilities, which underflow in float32
     seed=st.integers(0, 1000),
 )
 def test_processors_keep_what_transformers_keeps(
@@ -199,3 +199,13 @@ def test_the_choice_follows_temperature() -> None:
     counts = torch.bincount(chosen, minlength=4).numpy()
     assert fit(counts, torch.tensor([0.6439, 0.2369, 0.0871, 0.0321], dtype=torch.float64).numpy()).good
     assert not fit(counts, torch.tensor([0.4551, 0.2760, 0.1674, 0.1015], dtype=torch.float64).numpy()).good
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_fault_that_edits_hide_leaves_no_law(bad: float) -> None:
+    sampling = SamplingParams(0.8, bad_words=((2, 1),))
+    logits = torch.tensor([[0.5, bad, 1.0], [0.5, 2.0, 1.0]])
+    edits = [Editor().edits(decode_row(Request("a", (2,), 9, sampling)), (), logits)] * 2
+    law = token_law(logits, replace(rows(sampling, sampling), edits=edits))
+    assert not law[0].any()
+    assert law[1].tolist() == pytest.approx(torch.tensor([0.5 / 0.8, -math.inf, 1.0 / 0.8]).softmax(dim=0).tolist())

@@ -51,6 +51,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "backends": backends(tensorrt_llm),
+        "kernels": kernels(),
         "tensorrt_llm": _flows(tensorrt_llm),
         "gpus": {str(index): _gpu(item) for index, item in enumerate(gpus())} or None,
         "cpu": {"cores": os.cpu_count(), "features": cpu_features()},
@@ -86,6 +87,13 @@ def backends(tensorrt_llm: Probe) -> dict[str, str]:
         else 'not available: PyTorch is missing; pip install "trtspec[embedded]"',
         "tensorrt_llm": tensorrt_llm.summary,
     }
+
+
+def kernels() -> str:
+    """Whether embedded engines choose tokens with kernels where they run on a GPU: "available", or why not."""
+    if util.find_spec("triton") is None:
+        return 'not available: Triton is missing; on a GPU, PyTorch chooses tokens; pip install "trtspec[plugins]"'
+    return f"available: on a GPU, Triton {_version('triton')} chooses tokens of embedded engines, if it runs there"
 
 
 def _flows(found: Probe) -> dict[str, Any] | None:

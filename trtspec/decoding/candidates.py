@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
 
     tokens: Tensor  # [S, K] int64, the target's ids
     logprobs: Tensor  # [S, K] float32: how likely each is thought to be accepted; -inf where there is no guess
-    probs: Tensor | None = None  # [S, V]: the law that a single guess was drawn from
+    probs: Tensor | None = None  # [S, V]: the law that a single guess was drawn from, where it was made
 
 
 def drawn(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary: int) -> Candidates:
@@ -38,8 +38,8 @@ def drawn(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary
 
     How likely it is thought to be is told by the law alone: a draft must not end because of which token was drawn.
     """
-    tokens, probs = (part.cpu() for part in draw(logits, rows, token_ids, vocabulary))
-    hope = probs.amax(dim=1).log()
+    found, probs = draw(logits, rows, token_ids, vocabulary)
+    tokens, hope = found.cpu(), probs.amax(dim=1).log().cpu()
     hope[[row for row, params in enumerate(rows.sampling) if params.greedy]] = 0.0
     logprobs = torch.where((tokens >= 0) & hope.isfinite(), hope, -math.inf)
     return Candidates(tokens.clamp(min=0).unsqueeze(1), logprobs.unsqueeze(1), probs)

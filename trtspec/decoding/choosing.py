@@ -12,6 +12,7 @@ from trtspec.decoding.draft import ROOT, Draft
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import PlanRow, StepPlan, roots
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, best_tokens, choose
+from trtspec.decoding.sending import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
 
     Where more than an arg-max is to be done, only places that the walk reaches are chosen, and others stay NO_TOKEN.
     """
-    greedy = [row.samples and _takes_the_best(row) for row in plan.rows]
+    greedy = [row.samples and row.request.sampling.greedy and not is_edited(row) for row in plan.rows]
     if all(greedy) and len(logits) == draft.rows:  # every pass of plain greedy decoding
         return best_tokens(logits).cpu().unsqueeze(1)
     ids = torch.full((draft.rows, draft.width + 1), NO_TOKEN)
@@ -68,14 +69,24 @@ def choose_all(plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor) -> 
         columns = torch.arange(draft.width + 1)
         places = (columns <= draft.counts.unsqueeze(1)) & torch.tensor(greedy).unsqueeze(1)
         chosen = (first.unsqueeze(1) + columns)[places]
-        ids[places] = best_tokens(logits if len(chosen) == len(logits) else logits[chosen]).cpu()
-    walks = [root for root in starts(plan, draft) if root.row.samples and not greedy[root.index]]
+        picked = logits if len(chosen) == len(logits) else logits[send(chosen, logits.device)]
+        ids[places] = best_tokens(picked).cpu()
+    choose_reached([not best for best in greedy], ids, plan, draft, logits, editor)
+    return ids
+
+
+def choose_reached(
+    taken: Sequence[bool], ids: Tensor, plan: StepPlan, draft: Draft, logits: Tensor, editor: Editor
+) -> None:
+    """Write what is chosen in the taken rows into `ids`, at the places that the walk reaches, level by level."""
+    first = roots(plan, draft)
+    walks = [root for root in starts(plan, draft) if root.row.samples and taken[root.index]]
     while walks:
         index, column = [place.index for place in walks], torch.tensor([place.node + 1 for place in walks])
-        chosen = choose(logits[first[index] + column], choice_rows(walks, editor, logits)).cpu()
+        picked = logits[send(first[index] + column, logits.device)]
+        chosen = choose(picked, choice_rows(walks, editor, logits)).cpu()
         ids[index, column] = chosen
         walks = [later for place, token in zip(walks, chosen.tolist(), strict=True) for later in place.after(token)]
-    return ids
 
 
 def starts(plan: StepPlan, draft: Draft) -> list[Place]:
@@ -98,8 +109,7 @@ def choice_rows(places: Sequence[Place], editor: Editor, logits: Tensor) -> Choi
     )
 
 
-def _takes_the_best(row: PlanRow) -> bool:
-    """The arg-max of the model's logits decides at every place of the row."""
+def is_edited(row: PlanRow) -> bool:
+    """Somewhere in the row, logits change by token or by history before anything is chosen."""
     sampling = row.request.sampling
-    long_enough = row.next_position >= len(row.request.prompt) + sampling.min_tokens
-    return sampling.greedy and not sampling.edits_any_length and long_enough
+    return sampling.edits_any_length or row.next_position < len(row.request.prompt) + sampling.min_tokens

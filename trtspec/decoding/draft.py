@@ -18,7 +18,10 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Token trees for B rows of at most N nodes; entries beyond a row's count are padding and never read."""
+    """Token trees for B rows of at most N nodes; entries beyond a row's count are padding and never read.
+
+    All lie on the CPU but `probs`, which may be large and stay where they were made.
+    """
 
     tokens: Tensor  # [B, N] int64
     parents: Tensor  # [B, N] int64, ROOT or an earlier node
@@ -85,7 +88,7 @@ def merged(first: Draft, second: Draft, take_first: Tensor) -> Draft:
     if first.probs is not None or second.probs is not None:
         known = next(item.probs for item in pairs if item.probs is not None)
         laws = [torch.zeros_like(known) if item.probs is None else item.probs for item in pairs]
-        probs = torch.where(pick.unsqueeze(2), laws[0], laws[1])
+        probs = torch.where(pick.unsqueeze(2).to(known.device), laws[0], laws[1])
     return Draft(
         tokens=torch.where(pick, pairs[0].tokens, pairs[1].tokens),
         parents=torch.where(pick, pairs[0].parents, pairs[1].parents),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.processors import PlaceEdits, Values
+from trtspec.decoding.sending import send, sent
 from trtspec.types import Request, SamplingParams
 
 Ints = NDArray[np.int64]
@@ -88,8 +89,7 @@ class _Tracked:
         bias = dict(sampling.logit_bias) | {word[0]: -math.inf for word in sampling.bad_words if len(word) == 1}
         return cls(
             bias=Values(
-                torch.tensor(list(bias), dtype=torch.int64, device=logits.device),
-                torch.tensor(list(bias.values()), dtype=torch.float32, device=logits.device),
+                sent(list(bias), torch.int64, logits.device), sent(list(bias.values()), torch.float32, logits.device)
             ),
             words=_Words([word for word in sampling.bad_words if len(word) > 1]),
             end_ids=np.array(sorted(id_ for id_ in request.end_ids if id_ < logits.shape[1]), dtype=np.int64),
@@ -139,4 +139,4 @@ def _penalises(sampling: SamplingParams) -> bool:
 
 
 def _tensor(values: Ints, device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device)
+    return send(torch.from_numpy(values), device)

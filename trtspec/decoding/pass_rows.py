@@ -14,7 +14,8 @@ from trtspec.decoding.choosing import Place, choice_rows
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import StepPlan, roots
-from trtspec.decoding.sampling import choose, token_law
+from trtspec.decoding.sampling import choose, token_law, token_scores
+from trtspec.decoding.sending import send, sent
 
 
 class PassRows(NamedTuple):
@@ -36,10 +37,11 @@ class PassRows(NamedTuple):
             tokens=self.draft.tokens[rows],
             parents=self.draft.parents[rows],
             counts=self.draft.counts[rows],
-            probs=None if probs is None else probs[rows],
+            probs=None if probs is None else probs[sent(rows, torch.int64, probs.device)],
             certain=None if certain is None else certain[rows],
         )
-        return PassRows(replace(self.plan, rows=tuple(self.plan.rows[row] for row in rows)), draft, self.logits[places])
+        logits = self.logits[sent(places, torch.int64, self.logits.device)]
+        return PassRows(replace(self.plan, rows=tuple(self.plan.rows[row] for row in rows)), draft, logits)
 
     def chosen(self, places: Sequence[Place], editor: Editor) -> Tensor:
         """The target's tokens after some places, [P]."""
@@ -49,6 +51,11 @@ class PassRows(NamedTuple):
         """The target's laws after some places, [P, V]."""
         return token_law(self._at(places), choice_rows(places, editor, self.logits)).cpu()
 
+    def scores(self, places: Sequence[Place], editor: Editor) -> Tensor:
+        """Scores whose softmax the laws are, [P, V] float32, where the logits are."""
+        return token_scores(self._at(places), choice_rows(places, editor, self.logits))
+
     def _at(self, places: Sequence[Place]) -> Tensor:
         nodes = torch.tensor([place.node + 1 for place in places])
-        return self.logits[roots(self.plan, self.draft)[[place.index for place in places]] + nodes]
+        index = roots(self.plan, self.draft)[[place.index for place in places]] + nodes
+        return self.logits[send(index, self.logits.device)]

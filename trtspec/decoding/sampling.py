@@ -17,6 +17,7 @@ from torch import Tensor
 from trtspec.decoding import rowwise
 from trtspec.decoding.processors import PlaceEdits, apply
 from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, Lane, gumbel, seed_words
+from trtspec.decoding.sending import send, sent
 from trtspec.errors import EngineFault, InvalidField, RequestError
 from trtspec.types import SamplingParams
 
@@ -66,7 +67,8 @@ def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
     ids = best_tokens(logits)
     processed = [row for row, params in enumerate(rows.sampling) if params.edits or not params.greedy]
     if processed:
-        ids[processed] = torch.where(ids[processed] == NO_TOKEN, NO_TOKEN, _choose_processed(logits, processed, rows))
+        chosen = _choose_processed(logits, processed, rows)
+        ids = _put(ids, processed, torch.where(_pick(ids, processed) == NO_TOKEN, NO_TOKEN, chosen))
     return ids
 
 
@@ -79,10 +81,14 @@ def best_tokens(logits: Tensor) -> Tensor:
 
 def token_law(logits: Tensor, rows: ChoiceRows) -> Tensor:
     """What `choose` draws from, [S, V] float32; zero everywhere where it finds no token. No row may be greedy."""
+    return token_scores(logits, rows).softmax(dim=1).nan_to_num(0.0)
+
+
+def token_scores(logits: Tensor, rows: ChoiceRows) -> Tensor:
+    """Scores whose softmax is that law, [S, V] float32; -inf everywhere where there is no token."""
     logits = logits.float()
     faulty = best_tokens(logits) == NO_TOKEN
-    probs = process(edited(logits, rows), rows.sampling).softmax(dim=1)
-    return probs.masked_fill(faulty.unsqueeze(1), 0.0).nan_to_num(0.0)  # NaN: edits forbid every token
+    return process(edited(logits, rows), rows.sampling).masked_fill(faulty.unsqueeze(1), -math.inf)
 
 
 def take(rows: ChoiceRows, indices: Sequence[int]) -> ChoiceRows:
@@ -122,12 +128,12 @@ def _choose_processed(logits: Tensor, processed: Sequence[int], rows: ChoiceRows
     forbidden = torch.isneginf(logits.gather(1, ids.unsqueeze(1)).squeeze(1))
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     if sampled:
-        ids[sampled] = _draw(_pick(logits, sampled), take(rows, sampled))
+        ids = _put(ids, sampled, _draw(_pick(logits, sampled), take(rows, sampled)))
     return torch.where(forbidden, NOTHING_ALLOWED, ids)
 
 
 def _tempered(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
-    temperatures = torch.tensor([params.temperature for params in sampling], dtype=torch.float32, device=logits.device)
+    temperatures = sent([params.temperature for params in sampling], torch.float32, logits.device)
     return logits / temperatures.unsqueeze(1)
 
 
@@ -143,39 +149,39 @@ def _floor(scores: Tensor, best: Tensor, sampling: Sequence[SamplingParams]) -> 
         kinds = [sampling[row] for row in truncated]
         scores, best = _pick(scores, truncated), _pick(best, truncated)
         kept = _top_k_floor(scores, [params.top_k for params in kinds])
-        kept = _top_p_floor(scores, best, kept, [params.top_p for params in kinds])
-        floor[truncated] = kept.maximum(_min_p_floor(best, [params.min_p for params in kinds]))
+        kept = _top_p_floor(scores, best, kept, kinds)
+        floor = _put(floor, truncated, kept.maximum(_min_p_floor(best, [params.min_p for params in kinds])))
     return floor
 
 
 def _top_k_floor(scores: Tensor, top_k: Sequence[int]) -> Tensor:
     """The k-th largest score of each row, [S, 1]; -inf where k is 0."""
-    ks = torch.tensor([min(k, scores.shape[1]) for k in top_k], device=scores.device)
-    if not ks.any():
+    most = min(max(top_k), scores.shape[1])
+    if most == 0:
         return scores.new_full((len(top_k), 1), -math.inf)
-    largest = rowwise.top(scores, int(ks.max()))
-    floor = largest.gather(1, (ks - 1).clamp(min=0).unsqueeze(1))
-    return floor.masked_fill((ks == 0).unsqueeze(1), -math.inf)
+    ks = sent([min(k, most) for k in top_k], torch.int64, scores.device).unsqueeze(1)
+    return rowwise.top(scores, most).gather(1, (ks - 1).clamp(min=0)).masked_fill(ks == 0, -math.inf)
 
 
-def _top_p_floor(scores: Tensor, best: Tensor, kept: Tensor, top_p: Sequence[float]) -> Tensor:
+def _top_p_floor(scores: Tensor, best: Tensor, kept: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """The smallest score in each row's nucleus, [S, 1]: of the tokens from `kept` on, the fewest best ones with
     probability top_p or more; `kept` where top_p is 1.
 
     V tokens that are each below (1 - top_p) / V of the best one's probability weigh less than 1 - top_p together, so
     no nucleus reaches them, and only the others are sorted.
     """
-    wanted = torch.tensor(top_p, dtype=torch.float64, device=scores.device).unsqueeze(1)
-    if bool((wanted >= 1.0).all()):
+    if all(params.top_p >= 1.0 for params in sampling):
         return kept
-    open_ended = torch.isneginf(kept)
+    wanted = sent([params.top_p for params in sampling], torch.float64, scores.device).unsqueeze(1)
+    without_top_k = [params.top_k == 0 for params in sampling]
+    open_ended = sent(without_top_k, torch.bool, scores.device).unsqueeze(1)
     reach = torch.where(open_ended, best + ((1.0 - wanted) / scores.shape[1]).log().float(), kept)
     candidates = rowwise.entries(scores, reach)
     ordered = rowwise.descending(_ragged(scores.flatten()[candidates.flat], candidates.row, len(scores)))
     weights = (ordered - best).double().exp()
     cumulative = weights.cumsum(dim=1)
     total = cumulative[:, -1:]
-    if open_ended.any():
+    if any(without_top_k):
         total = total + _rest(scores, best, candidates.flat).where(open_ended, 0.0)
     size = (cumulative - weights < wanted * total).sum(dim=1, keepdim=True)
     # A row of NaN has no nucleus; `choose` reports it.
@@ -191,7 +197,7 @@ def _rest(scores: Tensor, best: Tensor, candidates: Tensor) -> Tensor:
 
 def _ragged(values: Tensor, row: Tensor, rows: int) -> Tensor:
     """Values given row by row as a matrix, padded with -inf, [rows, at least 1]."""
-    counts = torch.bincount(row, minlength=rows)
+    counts = row.new_zeros(rows).index_add_(0, row, torch.ones_like(row))
     column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
     matrix = values.new_full((rows, max(1, int(counts.max()))), -math.inf)
     matrix[row, column] = values
@@ -201,7 +207,7 @@ def _ragged(values: Tensor, row: Tensor, rows: int) -> Tensor:
 def _min_p_floor(best: Tensor, min_p: Sequence[float]) -> Tensor:
     """The score of min_p times the best token's probability, [S, 1]."""
     logs = [math.log(p) if p > 0.0 else -math.inf for p in min_p]
-    return best + best.new_tensor(logs).unsqueeze(1)
+    return best + sent(logs, torch.float32, best.device).unsqueeze(1)
 
 
 def _draw(logits: Tensor, rows: ChoiceRows) -> Tensor:
@@ -223,9 +229,9 @@ def _draw(logits: Tensor, rows: ChoiceRows) -> Tensor:
 
 def _noisy(scores: Tensor, row: Tensor, token: Tensor, rows: ChoiceRows) -> Tensor:
     """Scores of some tokens plus their noise, float64."""
-    positions = torch.tensor(rows.positions, device=row.device)[row]
-    choices = torch.tensor(rows.choices, device=row.device)[row]
-    seeds = seed_words(list(rows.seeds), row.device)[:, row]
+    positions = sent(rows.positions, torch.int64, row.device)[row]
+    choices = sent(rows.choices, torch.int64, row.device)[row]
+    seeds = send(seed_words(list(rows.seeds)), row.device)[:, row]
     return scores.double() + gumbel(seeds, positions, choices, token, rows.lane)
 
 
@@ -236,4 +242,11 @@ def _largest(values: Tensor, row: Tensor, rows: int) -> Tensor:
 
 def _pick(values: Tensor, indices: Sequence[int]) -> Tensor:
     """Some rows; no copy where it is all of them."""
-    return values if len(indices) == len(values) else values[indices]
+    return values if len(indices) == len(values) else values[sent(indices, torch.int64, values.device)]
+
+
+def _put(values: Tensor, indices: Sequence[int], chosen: Tensor) -> Tensor:
+    """Values with other ones in some rows."""
+    if len(indices) == len(values):
+        return chosen
+    return values.index_copy(0, sent(indices, torch.int64, values.device), chosen)

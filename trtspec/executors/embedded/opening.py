@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 
 from trtspec.capabilities import EMBEDDED
-from trtspec.config import EngineOptions
+from trtspec.config import EngineOptions, TensorRtLlmOptions
 from trtspec.decoding.acceptance import law, rule
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.proposer import make_proposer
 from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.executors.embedded.choosers import choose_chooser
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.device import check_device, choose_device, dense_bytes
@@ -37,6 +38,7 @@ _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
+    options.refuse((item.name for item in fields(TensorRtLlmOptions)), "TensorRT-LLM", "the embedded backend")
     own = options.embedded
     threads = own.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
@@ -72,7 +74,8 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     networks = kind.create(shape, weights, stored)
     proposer = make_proposer(speculative, networks.drafter)
     kv_cache = KVCache(blocks, block_tokens, prefix_sharing=options.prefix_sharing)
-    engine = Engine(networks.runner, proposer, kv_cache, limits, rule(speculative))
+    chooser = choose_chooser(device, dtype, limits.vocabulary_size)
+    engine = Engine(networks.runner, proposer, kv_cache, limits, rule(speculative, chooser))
     _warm_up(directory, engine, limits)
     return OpenedEngine(engine, _info(manifest, speculative, limits))
 

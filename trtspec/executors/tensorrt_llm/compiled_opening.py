@@ -42,7 +42,7 @@ def open_engine(
     directory: Path, manifest: Manifest, folder: FolderSpec, speculative: SpeculativeConfig, options: EngineOptions
 ) -> OpenedLoop:
     """Open the folder's engines. Raises what an operator can mend, with what to do."""
-    target = folder.engines[TARGET]
+    target, own = folder.engines[TARGET], options.tensorrt_llm
     if speculative.method is Method.NONE and target.mode != NONE:
         raise ConfigError(
             f"--speculative-config asks for none and the engine was compiled for {manifest.speculative.method.value}, "
@@ -74,7 +74,7 @@ def open_engine(
     make = answers(speculative)
     if rounds.in_rounds(target):
         info = rounds.told(info, folder.max_prompt_tokens)
-        make = rounds.outputs(folder, speculative, info, refuses_full_vocabulary=options.full_vocabulary == "refuse")
+        make = rounds.outputs(folder, speculative, info, refuses_full_vocabulary=own.full_vocabulary == "refuse")
 
     def outputs(request: Request) -> Sequence[Output]:
         gate.check(request, info, folder.max_prompt_tokens)
@@ -85,7 +85,7 @@ def open_engine(
         outputs,
         stats,
         tokens_per_block=block,
-        stall_seconds=options.stall_seconds,
+        stall_seconds=own.stall_seconds,
     )
     return OpenedLoop(loop, info)
 

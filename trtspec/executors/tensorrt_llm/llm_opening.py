@@ -68,7 +68,9 @@ def open_engine(
         return LlmAnswer(request, index, made["end_id"], Derived(nodes)), output
 
     watch = AcceptanceWatch(speculative, planned["max_batch_size"])
-    return OpenedLoop(LlmLoop(llm, check, ask, LlmRequestError, watch, stall_seconds=options.stall_seconds), info)
+    return OpenedLoop(
+        LlmLoop(llm, check, ask, LlmRequestError, watch, stall_seconds=options.tensorrt_llm.stall_seconds), info
+    )
 
 
 def run_time_arguments(

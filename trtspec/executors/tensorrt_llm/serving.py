@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtspec.config import EngineOptions
-from trtspec.errors import ConfigError, EngineFolderError, MissingDependency
+from trtspec.errors import EngineFolderError, MissingDependency
 from trtspec.executors.tensorrt_llm.engine_spec import FolderSpec
 from trtspec.executors.tensorrt_llm.executor_arguments import choices
 from trtspec.executors.tensorrt_llm.probe import INSTALL, PINNED, is_installed
@@ -17,10 +17,7 @@ _OF_EMBEDDED = ("max_pass_tokens", "kv_block_tokens", "threads", "device", "cuda
 
 def check_options(options: EngineOptions) -> None:
     """Refuse options that would change nothing here."""
-    for name in _OF_EMBEDDED:
-        if getattr(options, name) is not None:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} is for embedded engines, and this one was built for TensorRT-LLM; leave it out")
+    options.refuse(_OF_EMBEDDED, "embedded engines", "TensorRT-LLM")
 
 
 def check_version(folder: FolderSpec) -> None:
