@@ -76,7 +76,7 @@ def add_plugin(
 def add_layer(
     network: Any, spec: KernelSpec, inputs: Sequence[Any], *, architecture: int, eager: bool = False, **numbers: int
 ) -> Any:
-    """The same; returns the layer."""
+    """Put a registered plugin into a network, and return its layer."""
     import numpy as np
 
     wanted = symbolic.numbers_of(spec)

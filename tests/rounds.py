@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,9 +32,22 @@ def quiet_llama(directory: Path) -> Path:
     return weights.parent
 
 
+class Folders(dict[str, Path]):
+    """Engine folders by method, each built when it is first asked for."""
+
+    def __init__(self, build: Callable[[str], Path]) -> None:
+        super().__init__()
+        self._build = build
+
+    def __missing__(self, method: str) -> Path:
+        self[method] = self._build(method)
+        return self[method]
+
+
 def compiled(model: Path, method: str, output: Path, *flags: str) -> Path:
     """An engine folder."""
-    need_plugins()
+    if not flags:
+        need_plugins()
     argv = ["--backend", "tensorrt_llm", "--target", str(model), "--max-batch-size", "4", "--max-seq-len", "256"]
     argv += ["--timing-cache", str(output.parent / "timings"), "--method", method, "--output", str(output), *flags]
     assert main([*argv, *(["--draft", str(model)] if method == "draft_model" else [])]) == 0

@@ -22,7 +22,7 @@ from builders.tensorrt_llm import artifacts
 from builders.tensorrt_llm.artifacts import Collected
 from builders.tensorrt_llm.asked import Asked, from_flags
 from builders.tensorrt_llm.compiled import Compiled, plan_compiled
-from builders.tensorrt_llm.fitting import check_fits
+from builders.tensorrt_llm.fitting import check_fits, check_kernels
 from builders.tensorrt_llm.launching import check_launch
 from builders.tensorrt_llm.lines import lines
 from builders.tensorrt_llm.order import Order
@@ -67,6 +67,7 @@ def run(options: argparse.Namespace, backend: Choice, argv: Sequence[str]) -> in
         return 0
     if warning := check_fits(planned, visible_gpus()):
         print(f"warning: {warning}", file=sys.stderr)
+    check_kernels(planned, visible_gpus())
     _check_installed()
     from builders.tensorrt_llm.stages import build_compiled
 

@@ -24,7 +24,7 @@ from trtspec.ranks import Ranks, launched
 
 
 def compile_engine(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path, vocabulary: int) -> None:
-    """Convert and compile every rank of one engine, whose tokens are the first `vocabulary` ids."""
+    """Convert and compile every rank of one engine. Where it tells logits, they are of the first `vocabulary` ids."""
     scratch.mkdir(parents=True)
     job = make_job(plan, hf_model, output, scratch, vocabulary)
     plan.asked.timings.parent.mkdir(parents=True, exist_ok=True)
@@ -57,8 +57,7 @@ def make_job(plan: EnginePlan, hf_model: Path, output: Path, scratch: Path, voca
         checkpoint=None if additions is None else str(scratch),
         loader=None if additions is None else additions.model_class,
         settings=None if additions is None else additions.settings,
-        top_logits=None if plan.top_logits is None else asdict(plan.top_logits),
-        vocabulary=vocabulary,
+        top_logits=None if plan.top_logits is None else {**asdict(plan.top_logits), "vocabulary": vocabulary},
     )
 
 

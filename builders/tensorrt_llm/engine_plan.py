@@ -50,6 +50,12 @@ class EnginePlan:
         return self.asked.max_input_len or self.max_seq_len - 1
 
     @property
+    def max_num_tokens(self) -> int:
+        """What `check_max_num_tokens` of tensorrt_llm/_common.py makes of the number that was asked for."""
+        most = min(self.asked.max_num_tokens, self.max_seq_len * self.asked.max_batch_size)
+        return max(most, _TOKENS_PER_BLOCK if self.fused else self.max_input_len)
+
+    @property
     def fused(self) -> bool:
         """Fused attention over prompts (FMHA) is there in half precision alone."""
         return self.dtype != "float32"
@@ -76,7 +82,7 @@ class EnginePlan:
             "max_batch_size": self.asked.max_batch_size,
             "opt_batch_size": min(_OPTIMAL_BATCH, self.asked.max_batch_size),
             "max_beam_width": 1,
-            "max_num_tokens": self.asked.max_num_tokens,
+            "max_num_tokens": self.max_num_tokens,
             "max_draft_len": self.draft_len,
             "speculative_decoding_mode": self.mode,
             "kv_cache_type": "PAGED",
@@ -104,7 +110,7 @@ class EnginePlan:
             max_batch_size=self.asked.max_batch_size,
             max_seq_len=self.max_seq_len + self.draft_len + (layers if self.mode == EAGLE else 0),
             max_num_tokens=max(
-                self.asked.max_num_tokens, self.asked.max_batch_size * (self.draft_len + 1) if speculative else 0
+                self.max_num_tokens, self.asked.max_batch_size * (self.draft_len + 1) if speculative else 0
             ),
             max_draft_len=self.draft_len,
             outputs=("logits", *added, *((TOP_LOGITS,) if self.top_logits else ())),

@@ -24,7 +24,14 @@ def smoked(made: Manifest, directory: Path, asked: Asked, skipped: str) -> Manif
     return replace(made, smoke=told)
 
 
-def versions() -> Mapping[str, str]:
-    """What built the folder."""
+def versions(*more: str) -> Mapping[str, str]:
+    """What built the folder; of `more` packages, as far as they are installed under that name."""
     own = {"trtspec": trtspec.__version__, "tensorrt-llm": PINNED}
-    return own | {name: metadata.version(name) for name in _PACKAGES}
+    return own | {name: metadata.version(name) for name in (*_PACKAGES, *filter(_is_there, more))}
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False

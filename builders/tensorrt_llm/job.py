@@ -31,9 +31,7 @@ class Job:
     settings: Mapping[str, Any] | None = None
     """Keys of its config.json over the converted model's."""
     top_logits: Mapping[str, int] | None = None
-    """Fields of `TopLogits`, where the network has that output."""
-    vocabulary: int = 0
-    """Ids that may be emitted: what follows them in a row of logits pads it."""
+    """Where the network has that output: fields of `TopLogits`, and `vocabulary`, how many ids may be emitted."""
 
     def write(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self)))

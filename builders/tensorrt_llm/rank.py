@@ -28,7 +28,7 @@ from plugins.aot import ARCHITECTURES, CompiledKernel, nearest_architecture
 
 EAGLE_NET = "eagle_net_config"
 KERNELS = "kernels"
-"""Folder of an engine's, and its table in there."""
+"""The folder beside an engine for the PTX of its plugins; the table in it has the same name."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,7 +47,7 @@ def _model(job: Job, rank: int, kernels: dict[str, CompiledKernel]) -> Any:
     quantized = None if job.quant_algo is None else QuantConfig(quant_algo=QuantAlgo(job.quant_algo))
     kind = getattr(models, job.model_class)
     if job.top_logits is not None:
-        kind = _tapped(kind, job, kernels)
+        kind = _tapped(kind, kernels, **job.top_logits)
     converted = kind.from_hugging_face(job.hf_model, dtype=job.dtype, mapping=ranks, quant_config=quantized)
     if not isinstance(converted, kind):
         raise TypeError(f"{job.model_class} converts to {type(converted)}; unset TRTLLM_DISABLE_UNIFIED_CONVERTER")
@@ -61,14 +61,14 @@ def _model(job: Job, rank: int, kernels: dict[str, CompiledKernel]) -> Any:
     return getattr(models, job.loader).from_checkpoint(str(folder), rank=rank)
 
 
-def _tapped(kind: Any, job: Job, kernels: dict[str, CompiledKernel]) -> Any:
+def _tapped(kind: Any, kernels: dict[str, CompiledKernel], *, most: int, vocabulary: int) -> Any:
     """Its code is for the GPU that compiles the engine."""
     from builders.tensorrt_llm.tapped import tapped
 
     return tapped(
         kind,
-        TopLogits(**(job.top_logits or {})),
-        vocabulary=job.vocabulary,
+        TopLogits(most),
+        vocabulary=vocabulary,
         architecture=_architecture(),
         told=lambda spec, compiled: kernels.update({spec.name: compiled}),
     )

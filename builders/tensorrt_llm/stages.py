@@ -89,7 +89,7 @@ def _manifest(compiled: Compiled, order: Order, text: TextArtifact, drafter: Dra
         tokenizer_sha256=text.sha256,
         target_sha256=identity,
         drafter=None if drafter is None else _record(drafter, identity, order),
-        versions=versions(),
+        versions=versions(*(("triton", "tensorrt") if compiled.target.top_logits else ())),
         build={"arguments": compiled.arguments()},
     )
 

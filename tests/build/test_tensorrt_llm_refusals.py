@@ -207,12 +207,26 @@ def test_without_fused_attention_prompts_come_whole_and_share_nothing(
         "target.build.plugin_config.use_paged_context_fmha = false",
         "serve.target.enable_chunked_context = false",
         "serve.target.kv_cache_config.enable_block_reuse = false",
-        "limits.max_prompt_tokens = 100",
+        "target.build.max_num_tokens = 511",  # where a prompt is one pass, upstream's builder makes room for it
+        "limits.max_prompt_tokens = 511",
     ):
         assert line in out
     assert main([*argv, "--max-num-tokens", "100"]) == 0  # a checkpoint in full precision is compiled in half
     out = capsys.readouterr().out
     assert 'target.convert.dtype = "bfloat16"' in out and "limits.max_prompt_tokens = 511" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "planned"), [("8192", "4", 2048), ("1000", "4", 1000), ("20", "4", 32), ("8192", "1", 512)]
+)
+def test_a_pass_has_no_more_tokens_than_all_sequences_and_no_less_than_a_block(
+    target: Path, capsys: pytest.CaptureFixture[str], asked: str, batch: str, planned: int
+) -> None:
+    """As upstream's builder has it, whose number an engine's is compared with."""
+    argv = ["--backend", "tensorrt_llm", "--dry-run", "--method", "none", "--target", str(target)]
+    assert main([*argv, "--max-num-tokens", asked, "--max-batch-size", batch]) == 0
+    out = capsys.readouterr().out
+    assert f"target.build.max_num_tokens = {planned}\n" in out and f"target.engine.max_num_tokens = {planned}\n" in out
 
 
 @pytest.mark.parametrize("flag", ["--target", "--draft"])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from builders.build import main
-from builders.tensorrt_llm import fitting
+from builders.tensorrt_llm.compiled import Compiled
+from builders.tensorrt_llm.fitting import check_fits, check_kernels
 from builders.tensorrt_llm.top_logits import TopLogits
 from plugins import aot, ptx
 from plugins.sampling_specs import top_logits
@@ -152,27 +153,48 @@ def test_kernels_are_for_the_newest_architecture_that_the_gpu_runs(capability: A
     assert aot.nearest_architecture(*capability) == expected
 
 
-def test_older_gpus_are_refused() -> None:
-    with pytest.raises(ConfigError, match="compute capability is 7.5; kernels need 8.0"):
-        aot.nearest_architecture(7, 5)
+def planned(monkeypatch: pytest.MonkeyPatch, llama: Path, output: Path, method: str, tokens: int = 8192) -> Compiled:
+    """The builder's plan, where it looks at what compiles kernels here."""
+    found: list[Compiled] = []
 
-
-def test_the_logits_of_all_tokens_need_room(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Beside weights and cache; a plain engine of the same sizes has enough."""
-    told: list[str | None] = []
-    gpu = Gpu("NVIDIA L4", "8.9", 24, 24, "580")
-
-    def checked(planned: Any, gpus: Any) -> str | None:
-        told.append(fitting.check_fits(planned, [gpu]))
+    def stop(compiled: Compiled, gpus: Any) -> None:
+        found.append(compiled)
         raise ConfigError("as far as it matters")
 
-    monkeypatch.setattr("builders.tensorrt_llm.command.check_fits", checked)
-    argv = ["--backend", "tensorrt_llm", "--target", str(llama), "--max-seq-len", "64", "--max-batch-size", "4"]
-    argv += ["--output", str(tmp_path / "engine"), "--max-num-tokens", "16384"]
-    for method in ("none", "ngram"):
-        assert main([*argv, "--method", method]) == 2
-    assert told[0] is None
-    assert told[1] is not None and "25 MiB for the logits of 16384 tokens" in told[1]
-    assert "a smaller --max-batch-size, --max-num-tokens or --max-seq-len" in told[1]
+    monkeypatch.setattr("builders.tensorrt_llm.command.check_kernels", stop)
+    argv = ["--backend", "tensorrt_llm", "--target", str(llama), "--max-seq-len", "256", "--max-batch-size", "64"]
+    assert main([*argv, "--output", str(output), "--max-num-tokens", str(tokens), "--method", method]) == 2
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("capability", "triton", "text"),
+    [("7.5", "3.5.1", "compute capability is 7.5; kernels need 8.0"), ("9.0", "3.2.0", "Triton 3.2.0 is installed")],
+)
+def test_what_kernels_cannot_be_compiled_for_is_refused_before_the_model_is_converted(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capability: str, triton: str, text: str
+) -> None:
+    """Engines whose network has no plugin of ours do not ask."""
+    gpus = [Gpu("one", "9.0", 16384, 16384, "580"), Gpu("another", capability, 16384, 16384, "580")]
+    plans = [planned(monkeypatch, llama, tmp_path / "engine", method) for method in ("ngram", "none")]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: triton)
+    with pytest.raises(ConfigError, match=text) as told:
+        check_kernels(plans[0], gpus)
+    assert '"acceptance": "engine"' in str(told.value) and "--backend embedded" in str(told.value)
+    check_kernels(plans[1], gpus)
+
+
+def test_kernels_are_for_all_gpus_that_are_known(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = planned(monkeypatch, llama, tmp_path / "engine", "ngram")
+    for gpus in ([], [Gpu("NVIDIA H200", "9.0", 1, 1, "580"), Gpu("NVIDIA GB10", "12.1", 0, 0, "580")]):
+        check_kernels(compiled, gpus)
+
+
+def test_the_logits_of_all_tokens_need_room(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside weights and cache; a plain engine of the same sizes has enough."""
+    gpu = Gpu("NVIDIA L4", "8.9", 24, 24, "580")
+    plans = [planned(monkeypatch, llama, tmp_path / "engine", method, 20000) for method in ("none", "ngram")]
+    plain, told = (check_fits(plan, [gpu]) for plan in plans)
+    assert plain is None
+    assert told is not None and "25 MiB for the logits of 16384 tokens" in told
+    assert "a smaller --max-batch-size, --max-num-tokens or --max-seq-len" in told

@@ -70,7 +70,8 @@ def folder(kind: str, engine_folder: Path, tmp_path_factory: pytest.TempPathFact
     argv = ["--backend", backend, "--flow", flow[0], "--method", method, "--target", str(target)]
     argv += ["--speculative-config", json.dumps(config)]
     argv += ["--output", str(output), "--timing-cache", str(output.with_name("timings"))]
-    need_plugins()
+    if flow[1:] == ["ngram"]:
+        need_plugins()
     assert main([*argv, "--max-batch-size", "4", "--max-seq-len", "2048"]) == 0
     return output
 
@@ -199,7 +200,7 @@ async def test_a_prompt_that_was_seen_before_is_found_but_not_by_another_tenant(
             found.append(started.cached_tokens)
             assert len([event async for event in events]) > 0
     if None not in found:  # the PyTorch flow does not tell
-        assert found == [0, 32, 0]  # a block of the openvino runner, and of compiled engines
+        assert found in ([0, 32, 0], [0, 49, 0])  # in blocks; compiled engines may find a part of one
 
 
 async def test_a_live_id_is_refused_and_free_again_after_its_end(executor: Executor) -> None:

@@ -19,14 +19,13 @@ from transformers import AutoModelForCausalLM
 from tests.engines import Collected, collect, collect_outputs, one_by_one, staggered
 from tests.fakes.installed import tensorrt_llm_double
 from tests.law.chi_square import Fit, fit
-from tests.rounds import PROMPT, ask, compiled, embedded, expected, opened, quiet_llama
+from tests.rounds import PROMPT, Folders, ask, compiled, embedded, expected, opened, quiet_llama
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, Unsupported
 from trtspec.executors.base import Executor
 from trtspec.executors.tensorrt_llm.loop.by_engine import EngineVerifier
 from trtspec.types import FinishReason, OutputLaw, SamplingParams
 
-METHODS = ("ngram", "draft_model")
 LAW = SamplingParams(temperature=0.7, top_k=3)
 DRAWS = 250
 
@@ -43,12 +42,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Folders:
     root = tmp_path_factory.mktemp("external")
-    config = ("--speculative-config", json.dumps({"method": "{}", "acceptance": "engine"}))
-    return {
-        method: compiled(model, method, root / method, config[0], config[1].replace("{}", method)) for method in METHODS
-    }
+
+    def build(method: str) -> Path:
+        config = json.dumps({"method": method, "acceptance": "engine"})
+        return compiled(model, method, root / method, "--speculative-config", config)
+
+    return Folders(build)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def embedded_folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(params=["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
-def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+def folder(request: pytest.FixtureRequest, folders: Folders) -> Path:
     return folders[request.param]
 
 
@@ -88,7 +89,8 @@ async def test_greedy_text_is_that_of_the_embedded_engine(folder: Path, embedded
     assert alone[0].stats.accepted > 10
 
 
-async def test_a_round_is_as_deep_as_was_asked(folders: dict[str, Path]) -> None:
+@pytest.mark.slow
+async def test_a_round_is_as_deep_as_was_asked(folders: Folders) -> None:
     """A perfect draft model is right all the time."""
     async with opened(folders["draft_model"]) as executor:
         deep, shallow = await one_by_one(executor, [ask("a", max_tokens=28), ask("b", max_tokens=9, depth=3)])
@@ -96,7 +98,8 @@ async def test_a_round_is_as_deep_as_was_asked(folders: dict[str, Path]) -> None
     assert [(record.drafted, record.accepted) for record in shallow.passes] == [(0, 0), (3, 3), (3, 3)]
 
 
-async def test_an_accepted_end_counts_as_accepted(folders: dict[str, Path]) -> None:
+@pytest.mark.slow
+async def test_an_accepted_end_counts_as_accepted(folders: Folders) -> None:
     """The runtime does not tell the end of the text; it was drafted all the same."""
     async with opened(folders["draft_model"]) as executor:
         whole = await collect(executor, ask("a", max_tokens=9))
@@ -108,7 +111,7 @@ async def test_an_accepted_end_counts_as_accepted(folders: dict[str, Path]) -> N
     assert found.passes[-1].accepted == found.passes[-1].emitted == first
 
 
-async def test_no_round_outgrows_the_engine(folders: dict[str, Path]) -> None:
+async def test_no_round_outgrows_the_engine(folders: Folders) -> None:
     """A text that fills the context, of an engine that keeps room for its longest draft behind every prompt."""
     async with opened(folders["ngram"]) as executor:
         limit = executor.info().limits.max_context_tokens
@@ -152,13 +155,13 @@ async def drawn(executor: Executor, row: Row) -> Fit:
     return fit(np.array([counts[pair] for pair in law]), np.array(list(law.values())))
 
 
-async def test_sampled_text_follows_the_law(folders: dict[str, Path], row: Row) -> None:
+async def test_sampled_text_follows_the_law(folders: Folders, row: Row) -> None:
     async with opened(folders["ngram"]) as executor:
         assert (await drawn(executor, row)).good
 
 
 @pytest.mark.slow
-async def test_without_logits_it_would_not(folders: dict[str, Path], row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_logits_it_would_not(folders: Folders, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that was drawn and is not the draft is drawn once more, which favours the draft."""
     arguments = EngineVerifier.arguments
 
@@ -189,7 +192,7 @@ async def test_a_seed_gives_the_same_text_as_often_as_it_is_asked(folder: Path) 
     ("change", "feature"), [({"logprobs": 1}, "logprobs"), ({"sampling": SamplingParams(0.5, min_p=0.1)}, "min_p")]
 )
 async def test_what_such_an_engine_would_ignore_is_refused(
-    folders: dict[str, Path], change: dict[str, Any], feature: str
+    folders: Folders, change: dict[str, Any], feature: str
 ) -> None:
     async with opened(folders["ngram"]) as executor:
         with pytest.raises(Unsupported, match=f"^{feature}: engines that verify drafts themselves"):
@@ -206,7 +209,7 @@ async def test_what_such_an_engine_would_ignore_is_refused(
     ],
 )
 async def test_what_such_an_engine_cannot_do_is_refused_when_it_is_opened(
-    folders: dict[str, Path], options: dict[str, Any], message: str
+    folders: Folders, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         async with opened(folders["ngram"], EngineOptions(**options)):

@@ -16,15 +16,13 @@ import pytest
 
 from tests.engines import collect, collect_outputs, one_by_one, staggered
 from tests.fakes.installed import tensorrt_llm_double
-from tests.rounds import EMBEDDED, NUCLEUS, PROMPT, ask, compiled, embedded, expected, opened, quiet_llama
+from tests.rounds import EMBEDDED, NUCLEUS, PROMPT, Folders, ask, compiled, embedded, expected, opened, quiet_llama
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineLost, Unsupported
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.tensorrt_llm.loop import by_rows
 from trtspec.types import FinishReason, Health, Request, SamplingParams, StepOutput, TokenLogprobs
-
-METHODS = ("ngram", "draft_model")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,9 +37,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(double: None, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Folders:
     root = tmp_path_factory.mktemp("rounds")
-    return {method: compiled(model, method, root / method) for method in METHODS}
+    return Folders(lambda method: compiled(model, method, root / method))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,7 @@ def embedded_folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(params=["ngram", pytest.param("draft_model", marks=pytest.mark.slow)])
-def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+def folder(request: pytest.FixtureRequest, folders: Folders) -> Path:
     return folders[request.param]
 
 
@@ -110,7 +108,8 @@ async def test_drafts_shorten_the_work(folder: Path) -> None:
     assert found.stats.decode_passes < 60 and found.stats.completion_tokens == 100
 
 
-async def test_a_perfect_draft_model_is_right_all_the_time(folders: dict[str, Path]) -> None:
+@pytest.mark.slow
+async def test_a_perfect_draft_model_is_right_all_the_time(folders: Folders) -> None:
     async with opened(folders["draft_model"]) as executor:
         found = await collect(executor, ask(max_tokens=28))
     assert [(record.drafted, record.accepted) for record in found.passes] == [(0, 0), (8, 8), (8, 8), (8, 8)]
@@ -155,7 +154,7 @@ async def test_the_whole_law_is_drawn_by_the_engine(folder: Path) -> None:
     assert len(told) == 40
 
 
-async def test_the_whole_law_can_be_refused(folders: dict[str, Path]) -> None:
+async def test_the_whole_law_can_be_refused(folders: Folders) -> None:
     """Where it would draft; without drafts it is what was asked for."""
     whole = SamplingParams(temperature=1.0)
     async with opened(folders["ngram"], EngineOptions(full_vocabulary="refuse")) as executor:
@@ -238,8 +237,9 @@ def draft_processes() -> list[int]:
     return found
 
 
+@pytest.mark.slow
 async def test_a_draft_engine_that_dies_takes_its_worker_along(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its requests end, both processes are started again, and afterwards neither is left."""
     monkeypatch.setenv("TRTLLM_DOUBLE_PASS_SECONDS", "0.02")
@@ -261,7 +261,7 @@ async def test_a_draft_engine_that_dies_takes_its_worker_along(
 
 
 @pytest.mark.slow
-async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: dict[str, Path]) -> None:
+async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: Folders) -> None:
     executor = await open_executor(folders["draft_model"], EngineOptions())
     try:
         (draft,) = draft_processes()
@@ -289,7 +289,7 @@ async def test_a_deadline_ends_an_output_between_rounds(
 
 @pytest.mark.slow
 async def test_the_kernels_themselves_tell_the_rows(
-    folders: dict[str, Path], embedded_folder: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Folders, embedded_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what the network holds run by Triton's interpreter, and not by its twin."""
     monkeypatch.setenv("TRTLLM_DOUBLE_KERNELS", "1")

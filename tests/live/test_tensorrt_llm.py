@@ -28,9 +28,11 @@ CONFIGS = {
     "draft_model": {"method": "draft_model", "num_speculative_tokens": 3},
     "external": {"method": "ngram", "num_speculative_tokens": 4, "acceptance": "engine"},
 }
-ROUNDS = ("ngram", "draft_model", "external")
-"""What drafts outside of the engine. The network of our own loop lacks its plugin yet; the double's engines have it."""
-LIKE_OTHERS = ("draft_model", "external")
+OURS = ("ngram", "draft_model")
+"""What our own loop verifies, over a network with plugins."""
+ROUNDS = (*OURS, "external")
+"""What drafts outside of the engine."""
+LIKE_OTHERS = ("none", "lookahead", "draft_model", "external")
 HALF = ("eagle", *ROUNDS)
 """Their kernels are for half precision."""
 
@@ -53,7 +55,8 @@ def build(root: Path, name: str, backend: str, *flags: str) -> Path:
     argv = ["--method", method, "--target", str(root / "target"), "--output", str(output), "--backend", backend]
     if (root / method).is_dir():
         argv += ["--draft", str(root / method), *(["--allow-unverified-target"] if method != "draft_model" else [])]
-    need_plugins()
+    if backend == "tensorrt_llm" and name in OURS:
+        need_plugins()
     assert main([*argv, *flags]) == 0
     return output
 

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plugins import eager
 from trtspec.decoding.processors import PlaceEdits, Values
-from trtspec.decoding.sampling import ChoiceRows, choose
+from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose
 from trtspec.executors.tensorrt_llm.loop.deciding import decide
 from trtspec.executors.tensorrt_llm.loop.drafts import Depth
 from trtspec.executors.tensorrt_llm.loop.logprobs import token_logprobs
@@ -154,10 +155,15 @@ def test_rows_of_what_the_cache_hid_are_none_whatever_they_hold() -> None:
         assert values == pytest.approx([-0.7 * place for place in range(3 + hidden, 7)])
 
 
-def test_a_row_that_is_not_a_number_is_none() -> None:
-    row = torch.full((2, 2 * MOST + 1), math.nan)
-    row[1] = told(peaked(0.7))
-    assert [found is None for found in last_rows(row, 2, 0, VOCABULARY)] == [True, False]
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.7, top_k=3)])
+def test_logits_that_are_no_numbers_are_no_token_as_everywhere(sampling: SamplingParams) -> None:
+    """And none that the engine may draw: its own choice would be text."""
+    logits = torch.stack([peaked(0.7), peaked(0.7), peaked(0.7)])
+    logits[1, VOCABULARY - 1], logits[2, 0] = math.nan, math.inf
+    rows = last_rows(eager.top_logits(logits, VOCABULARY, MOST), 3, 0, VOCABULARY)
+    found = [None if row is None else decide(row, at(sampling), VOCABULARY) for row in rows]
+    assert found[0] in range(VOCABULARY) and found[1:] == [NO_TOKEN, NO_TOKEN]
+    assert token_logprobs(rows[1], 5, 1).chosen.logprob is None
 
 
 def test_rows_of_a_text_are_remembered_as_far_as_it_is_the_same() -> None:

@@ -211,7 +211,7 @@ class EngineLoop:
     def _told(self, live: Live, step: StepOutput, result: Any | None) -> Iterable[EngineEvent]:
         if not live.started:
             live.started = True
-            yield Started(live.request.request_id, self._cached_tokens(result))
+            yield Started(live.request.request_id, self._cached_tokens(live.request, result))
         if step.finish is not None:
             live.unfinished -= 1
             if not live.unfinished:
@@ -244,10 +244,13 @@ class EngineLoop:
         self._cancel(output.request.request_id)
         return Failed(output.request.request_id, error)
 
-    def _cached_tokens(self, result: Any | None) -> int | None:
-        """Blocks are reused whole or not at all."""
+    def _cached_tokens(self, request: Request, result: Any | None) -> int | None:
+        """In blocks, of which the last one may have been found in part; a prompt's last token never is."""
         metrics = None if result is None else result.request_perf_metrics
-        return None if metrics is None else metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block
+        if metrics is None:
+            return None
+        found: int = metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block
+        return min(found, len(request.prompt) - 1)
 
     def _look_after(self, now: float) -> list[EngineEvent]:
         """End requests that waited past their deadline; the runtime looks at those alone that take part in steps."""

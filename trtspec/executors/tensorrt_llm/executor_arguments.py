@@ -68,8 +68,8 @@ def _kv_cache(name: str, engine: EngineSpec) -> dict[str, Any]:
     paired = name == DRAFT
     return {
         "enable_block_reuse": engine.mode in (NONE, EXTERNAL) and engine.paged_context,
-        # What is found of a prompt is told in blocks, and a position that is found has no row of additional outputs.
-        "enable_partial_reuse": paired,
+        # A position that is found in a block has no row of additional outputs: rounds need those of the text's end.
+        "enable_partial_reuse": TOP_LOGITS not in engine.outputs,
         "free_gpu_memory_fraction": None if paired else _POOL_FRACTION,
         "max_tokens": engine.max_batch_size * engine.max_seq_len if paired else None,
     }

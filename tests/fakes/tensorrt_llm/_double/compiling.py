@@ -112,6 +112,7 @@ def _settle_plugins(build: Any, config: Any) -> None:
 def _settle_lengths(build: Any, config: Any, mode: str) -> None:
     """Speculative modes make room for drafts."""
     raw = config.to_dict()
+    build.max_num_tokens = _num_tokens(build)
     if build.max_draft_len == 0:
         build.max_draft_len = raw.get("max_draft_len", 0)
     if mode == "MEDUSA":
@@ -122,6 +123,13 @@ def _settle_lengths(build: Any, config: Any, mode: str) -> None:
         build.max_num_tokens = max(build.max_num_tokens, build.max_batch_size * (build.max_draft_len + 1))
     build.max_input_len = min(build.max_input_len, build.max_seq_len)
     assert build.opt_batch_size <= build.max_batch_size, "opt_batch_size exceeds max_batch_size"
+
+
+def _num_tokens(build: Any) -> int:
+    """`check_max_num_tokens` of _common.py: more than all sequences have is none the better; a block is the least."""
+    plugins = build.plugin_config
+    least = plugins.tokens_per_block if plugins.context_fmha else build.max_input_len
+    return int(max(min(build.max_num_tokens, build.max_seq_len * build.max_batch_size), least))
 
 
 def _check_timing_cache(build: Any) -> None:

@@ -26,7 +26,7 @@ class Reuse:
         found = next((count for count, key in enumerate(keys) if key not in self._stored), usable)
         found = found if self._enabled else 0
         tokens = found * self.block_tokens
-        more = self._shared(prompt[:-1], tokens, salt)
+        more = self._more(prompt[:-1], tokens, salt)
         self.reused += found + bool(more)
         self.missed += usable - found
         self.allocated += -(-len(prompt) // self.block_tokens)
@@ -37,6 +37,15 @@ class Reuse:
         if self._enabled:
             self._stored.update(self._keys(tokens, salt))
             self._texts.add((salt, tuple(tokens)))
+
+    def _more(self, prompt: Sequence[int], begin: int, salt: object) -> int:
+        """Tokens of the block that begins there which were found: what is left of a text that is kept, in any case.
+
+        `findMatchingBlock` of kvCacheManager.cpp looks for the very key first, and for parts of others if it may.
+        """
+        if self._enabled and len(prompt) > begin and (salt, tuple(prompt)) in self._texts:
+            return len(prompt) - begin
+        return self._shared(prompt, begin, salt)
 
     def _shared(self, prompt: Sequence[int], begin: int, salt: object) -> int:
         """Tokens of the block that begins there which another text has too, after the same beginning."""

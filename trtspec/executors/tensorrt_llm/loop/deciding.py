@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trtspec.decoding.processors import PlaceEdits
-from trtspec.decoding.sampling import ChoiceRows, choose, edited
+from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose, edited
 from trtspec.executors.tensorrt_llm.loop.top_rows import TopRow
 from trtspec.types import SamplingParams
 
@@ -27,7 +27,12 @@ _LARGEST = 700.0
 
 
 def decide(row: TopRow, rows: ChoiceRows, vocabulary: int) -> int | None:
-    """What `choose` takes at a position, or None where the row does not decide it. `rows` is of that position alone."""
+    """What `choose` takes at a position, or None where the row does not decide it. `rows` is of that position alone.
+
+    NO_TOKEN where the model's logits are no numbers.
+    """
+    if math.isnan(row.normaliser):
+        return NO_TOKEN
     known = row.spread(vocabulary, -math.inf)
     if len(row.ids) >= vocabulary:
         return int(choose(known, rows))

@@ -6,6 +6,7 @@ all logits of the vocabulary. Ids are exact in float32 up to 2^24.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ def last_rows(output: Tensor, wanted: int, reused: int, vocabulary: int) -> list
     """The rows of the last `wanted` positions of a prompt, in order; None for those that were not computed.
 
     `output` has a row for each position. The first `reused` were found in the cache, and their rows are whatever was in
-    that memory: the runtime allocates them and writes none of them.
-    None, too, for a row of a vocabulary that was padded: the network's output is cut to the ids that may be emitted.
+    that memory: the runtime allocates them and writes none of them. A network that tells ids which may not be emitted
+    is not this vocabulary's, and its rows tell nothing either.
     """
     first = len(output) - wanted
     places = range(first, len(output))
@@ -47,8 +48,9 @@ def last_rows(output: Tensor, wanted: int, reused: int, vocabulary: int) -> list
 
 
 def _computed(row: Tensor, vocabulary: int) -> TopRow | None:
+    """A row with NaN is of logits with NaN, whose ids are none: of no token it is told that it can be chosen."""
     if bool(row.isnan().any()):
-        return None
+        return TopRow(row.new_full((1,), math.nan), torch.zeros(1, dtype=torch.int64), math.nan)
     found = TopRow.of(row)
     return None if int(found.ids.max()) >= vocabulary else found
 
