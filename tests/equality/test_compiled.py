@@ -57,8 +57,8 @@ FORMS = {
 }
 CASES = [
     *((architecture, "float32") for architecture in MODELS),
-    ("Qwen2ForCausalLM", "bfloat16"),
-    ("Qwen2ForCausalLM", "int8"),
+    pytest.param("Qwen2ForCausalLM", "bfloat16", marks=pytest.mark.slow),
+    pytest.param("Qwen2ForCausalLM", "int8", marks=pytest.mark.slow),
     ("LlamaForCausalLM", "int8"),
 ]
 """How weights are stored does not depend on the architecture; tied and untied heads differ."""

@@ -42,9 +42,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 KINDS = (
-    *("thread", "process", "front-end"),
-    *("tensorrt_llm engine", "tensorrt_llm pytorch", "tensorrt_llm engine ngram"),
-    pytest.param("tensorrt_llm engine ngram engine", marks=pytest.mark.slow),
+    *("thread", "process", "front-end", "tensorrt_llm engine ngram"),
+    *(
+        pytest.param(f"tensorrt_llm {kind}", marks=pytest.mark.slow)
+        for kind in ("engine", "pytorch", "engine ngram engine")
+    ),
 )
 """The place, or a backend with its flow, its method and its rule of acceptance."""
 

@@ -155,6 +155,7 @@ async def drawn(executor: Executor, row: Row) -> Fit:
     return fit(np.array([counts[pair] for pair in law]), np.array(list(law.values())))
 
 
+@pytest.mark.slow
 async def test_sampled_text_follows_the_law(folders: Folders, row: Row) -> None:
     async with opened(folders["ngram"]) as executor:
         assert (await drawn(executor, row)).good

@@ -105,7 +105,7 @@ def test_text_and_acceptance_are_those_of_the_embedded_engine(
 @pytest.mark.parametrize(
     ("flags", "algorithm", "ranks"),
     [
-        (("--pp", "2", "--quantization", "int4"), "W4A16", 2),
+        pytest.param(("--pp", "2", "--quantization", "int4"), "W4A16", 2, marks=pytest.mark.slow),
         pytest.param(("--pp", "2", "--tp", "2"), None, 4, marks=pytest.mark.slow),
         pytest.param(("--quantization", "int8"), "W8A16", 1, marks=pytest.mark.slow),
     ],
@@ -133,6 +133,7 @@ def test_stages_and_quantized_weights(
     assert [item.ids for item in served] == [item.ids for item in expected]
 
 
+@pytest.mark.slow
 def test_typical_acceptance_is_greedy_where_a_request_is(root: Path, seen: list[Seen], tmp_path: Path) -> None:
     """The text of a greedy request is that of the embedded engine; at a temperature, it is drawn and labelled."""
     shape = {"method": "eagle", **CHAIN3, "tree": TREE}

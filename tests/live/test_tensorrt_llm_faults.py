@@ -77,7 +77,12 @@ async def test_a_killed_worker_ends_its_requests_at_once_and_another_one_serves(
     ("fault", "flags", "told"),
     [
         ("TRTLLM_DOUBLE_FORWARD_ERROR_AT", (), "a step of the engine failed"),
-        ("TRTLLM_DOUBLE_HANG_AT", ("--stall-seconds", "1"), "no response came for 1 s"),
+        pytest.param(
+            "TRTLLM_DOUBLE_HANG_AT",
+            ("--stall-seconds", "1"),
+            "no response came for 1 s",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("TRTLLM_DOUBLE_ABORT_AT", (), "process died (signal 6)", marks=pytest.mark.slow),
     ],
 )
