@@ -1,10 +1,11 @@
-"""Runs verification engines on PyTorch's tensors, on PyTorch's current stream.
+"""Runs verification engines on PyTorch's tensors, on PyTorch's current stream of the device that they were opened on.
 
 It opens what `builders.verifier` built, and nothing else: the folder's record says what each engine takes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,11 @@ def open_verifier(folder: Path, device: torch.device | str = "cuda") -> Verifier
         )
     trt = verifier_folder.import_first(record.compiler)
     place = _resolved(torch.device(device))
-    engines = {
-        name: VerificationEngine(_read(folder, item), item, record, trt, place) for name, item in record.engines.items()
-    }
+    with current(place):
+        engines = {
+            name: VerificationEngine(_read(folder, item), item, record, trt, place)
+            for name, item in record.engines.items()
+        }
     return Verifier(record, engines)
 
 
@@ -71,6 +74,10 @@ class VerificationEngine:
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Queue it on the current stream of its device. Each output is a new tensor."""
         self._inputs.check(inputs)
+        with current(self._device):
+            return self._queue(inputs)
+
+    def _queue(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in inputs.items():
             self._require(self._context.set_input_shape(name, tuple(tensor.shape)), name, tensor)
             self._require(self._context.set_tensor_address(name, tensor.data_ptr()), name, tensor)
@@ -100,6 +107,11 @@ class VerificationEngine:
             raise EngineFolderError(
                 f"{self._file.file} takes and gives {', '.join(names)}, and its record says otherwise; {REBUILD}"
             )
+
+
+def current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """An engine belongs to the GPU that is CUDA's current one when it is loaded, and runs where that is current."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def current_stream(device: torch.device) -> int:

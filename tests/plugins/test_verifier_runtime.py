@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -221,6 +222,35 @@ def test_a_compiler_that_is_not_there(compiler: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependency, match=f"{compiler} cannot be imported .*pip install"):
         verifier_folder.import_first(compiler)
+
+
+def test_an_engine_is_loaded_and_runs_where_its_gpu_is_the_current_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA alone knows which that is; the double is on the CPU's memory all the same."""
+    now, seen, gpu, empty = [torch.device("cuda", 0)], [], torch.device("cuda", 1), torch.empty
+
+    @contextlib.contextmanager
+    def device(wanted: torch.device) -> Iterator[None]:
+        now.append(wanted)
+        yield
+        now.pop()
+
+    def watched(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given: seen.append((name, now[-1])) or real(*given))
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch, "empty", lambda *given, device, **named: empty(*given, **named))
+    monkeypatch.setattr(runtime.Inputs, "check", lambda *given: None)
+    calls = [(Runtime, "deserialize_cuda_engine"), (Engine, "create_execution_context"), (Context, "execute_async_v3")]
+    for kind, name in calls:
+        watched(kind, name)
+    rows = given_rows()
+    found = runtime.open_verifier(folder, gpu).run("trees", **rows)
+    same(found, GreedyRows(**rows).expected(VOCABULARY))
+    assert seen == [(name, gpu) for _, name in calls]
+    assert now == [torch.device("cuda", 0)]
 
 
 def test_the_stream_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
