@@ -22,6 +22,8 @@ from tests.fakes.nvinfer_plugins import TORCH
 from tests.fakes.signatures import WrongCall, check
 
 _NUMBERS = itertools.count()
+ALIGNED = 16
+"""Bytes. Real addresses are multiples of more, and PyTorch's on the CPU are multiples of 64."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class Context:
     def set_tensor_address(self, name: str, memory: int) -> bool:
         check(self._trt, self._trt.IExecutionContext.set_tensor_address, (name, memory))
         self._addresses[name] = memory
-        return memory % 4 == 0
+        return memory % ALIGNED == 0
 
     def infer_shapes(self) -> list[str]:
         """Dimensions with one name have to be equal."""

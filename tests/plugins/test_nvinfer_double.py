@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes.nvinfer_engine import Config, Profile, engines
+from tests.fakes.nvinfer_engine import Config, Context, Plan, Profile, engines
 from tests.fakes.nvinfer_network import Network
 from tests.fakes.signatures import WrongCall
 from tests.nvinfer import tensorrt_without_libraries
@@ -100,6 +100,16 @@ def test_a_builder_gives_no_engine_without_a_whole_profile(trt: Any, sizes: dict
     assert len(heard) == 1
     assert "profile" in heard[0]
     assert plans == []
+
+
+def test_addresses_are_aligned(trt: Any) -> None:
+    context = Context(trt, Plan(network(trt), {}))
+    assert [context.set_tensor_address("x", memory) for memory in (4096, 4112, 4104, 4100)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_profiles_and_flags(trt: Any) -> None:

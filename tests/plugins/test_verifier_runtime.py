@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,10 @@ REFUSED = [
     ({"logits": torch.zeros(2, 4, 6).half()}, "logits is float16, and the engine takes float32"),
     ({"counts": torch.zeros(2, 1).int()}, r"counts is \[2, 1\], and the engine takes \[rows\]; reshape it"),
     ({"tokens": torch.zeros(3, 2).int().T}, r"tokens is strided, .* give tokens.contiguous\(\)"),
+    (
+        {"counts": torch.zeros(4).int()[2:]},
+        r"counts begins 8 bytes after a multiple of 16, and engines on cpu .*; give counts.clone\(\)",
+    ),
     ({"tokens": torch.zeros(2, 3, device="meta").int()}, "tokens is on meta, and the engine on cpu; move it there"),
     ({"more": torch.zeros(2)}, "trees.engine takes logits, tokens, parents, counts; given are logits, .*, more"),
 ]
@@ -102,6 +107,31 @@ REFUSED = [
 def test_what_an_engine_cannot_see_is_refused(opened: Verifier, changed: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         opened.run("trees", **given_rows(**changed))
+
+
+def test_views_that_are_aligned_are_taken(opened: Verifier) -> None:
+    rows = given_rows()
+    moved = {name: torch.cat([torch.zeros(4, *value.shape[1:]).to(value), value])[4:] for name, value in rows.items()}
+    assert {value.data_ptr() % 32 for value in moved.values()} == {0, 16}
+    same(opened.run("trees", **moved), GreedyRows(**rows).expected(VOCABULARY))
+
+
+@pytest.mark.parametrize(("address", "beyond"), [(4096, 0), (4352, 0), (4096 + 128, 128), (4096 + 16, 16)])
+def test_addresses_on_a_gpu_are_multiples_of_what_tensorrt_documents(folder: Path, address: int, beyond: int) -> None:
+    record, gpu = verifier_folder.read(folder), torch.device("cuda", 0)
+    arrays = record.engines["trees"].inputs
+    given = {name: on_gpu(value, 4096, gpu) for name, value in given_rows().items()}
+    given["logits"] = on_gpu(given_rows()["logits"], address, gpu)
+    inputs = runtime.Inputs("trees.engine", arrays, record.dimensions, gpu)
+    text = f"logits begins {beyond} bytes after a multiple of 256, and engines on cuda:0"
+    with pytest.raises(KernelError, match=text) if beyond else contextlib.nullcontext():
+        inputs.check(given)
+
+
+def on_gpu(tensor: torch.Tensor, address: int, device: torch.device) -> Any:
+    """What is asked of a tensor before an engine runs."""
+    told = {name: getattr(tensor, name) for name in ("shape", "dtype", "ndim", "is_contiguous")}
+    return SimpleNamespace(**told, device=device, data_ptr=lambda: address)
 
 
 def test_the_ends_of_each_range_are_taken(opened: Verifier) -> None:
