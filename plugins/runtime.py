@@ -5,7 +5,6 @@ It opens what `builders.verifier` built, and nothing else: the folder's record s
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from plugins import verifier_folder
 from plugins.contract import Array
+from plugins.launch import on_gpu_of
 from plugins.verifier_folder import REBUILD, EngineFile, VerifierRecord
 from plugins.verifier_inputs import Inputs
 from trtspec.errors import EngineFolderError, KernelError
@@ -46,7 +46,7 @@ def open_verifier(folder: Path, device: torch.device | str = "cuda") -> Verifier
         )
     trt = verifier_folder.import_first(record.compiler)
     place = _resolved(torch.device(device))
-    with current(place):
+    with on_gpu_of(place):  # an engine belongs to the GPU that it is loaded on
         engines = {
             name: VerificationEngine(_read(folder, item), item, record, trt, place)
             for name, item in record.engines.items()
@@ -74,7 +74,7 @@ class VerificationEngine:
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Queue it on the current stream of its device. Each output is a new tensor."""
         self._inputs.check(inputs)
-        with current(self._device):
+        with on_gpu_of(self._device):
             return self._queue(inputs)
 
     def _queue(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -107,11 +107,6 @@ class VerificationEngine:
             raise EngineFolderError(
                 f"{self._file.file} takes and gives {', '.join(names)}, and its record says otherwise; {REBUILD}"
             )
-
-
-def current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """An engine belongs to the GPU that is CUDA's current one when it is loaded, and runs where that is current."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def current_stream(device: torch.device) -> int:
