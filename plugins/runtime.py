@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugins import verifier_folder
+from plugins import trt_log, verifier_folder
 from plugins.contract import Array
 from plugins.launch import on_gpu_of
 from plugins.verifier_folder import REBUILD, EngineFile, VerifierRecord
@@ -61,8 +61,8 @@ class VerificationEngine:
         self._file = file
         self._device = device
         self._inputs = Inputs(file.file, file.inputs, record.dimensions, device)
-        self._log = trt.Logger(trt.Logger.WARNING)
-        self._runtime = trt.Runtime(self._log)
+        self._log = trt_log.logger(trt, trt.Logger(trt.Logger.WARNING).log)
+        self._runtime = trt_log.create(trt, "Runtime", self._log, "engines run on a GPU, with its driver")
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             raise EngineFolderError(_not_for_this(file, record, trt))

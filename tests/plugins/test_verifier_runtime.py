@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from builders import verifier
 from plugins import runtime, verifier_folder
 from plugins.runtime import Verifier
-from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines
+from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines, no_gpu
 from tests.nvinfer import tensorrt_without_libraries
 from tests.plugins.greedy_rows import GreedyRows, chain_that_is_liked, greedy_rows, same
 from trtspec.errors import EngineFolderError, KernelError, MissingDependency
@@ -185,6 +185,46 @@ def test_engines_that_do_not_open(
     monkeypatch.setattr(where, name, lambda *arguments: None)
     with pytest.raises(error, match=message):
         runtime.open_verifier(folder, "cpu")
+
+
+FAILURE = "CUDA initialization failure with error: 35"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"INTERNAL_ERROR": FAILURE, "WARNING": "more"}, FAILURE),
+        ({"ERROR": FAILURE, "INFO": "more"}, FAILURE),
+        ({"INFO": "more", "WARNING": FAILURE}, FAILURE),
+        ({}, "it did not say why"),
+    ],
+)
+def test_without_a_gpu_the_way_out_is_said(
+    trt: Any, folder: Path, tmp_path: Path, said: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = "tensorrt 10.14.1.48.post1"
+    with no_gpu(trt, **said):
+        with pytest.raises(KernelError, match=f"{version} made no Runtime: {told}; engines run on a GPU, with its"):
+            runtime.open_verifier(folder, "cpu")
+        assert verifier.main([*FLAGS, "--output", str(tmp_path / "verifier")]) == 1
+    assert f"error: {version} made no Builder: {told}; it needs a GPU and its driver; " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_runtime_shows_what_it_is_told(
+    trt: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Errors say that its log tells more."""
+
+    def fail(self: Any, *given: Any) -> None:
+        self.log.log(trt.ILogger.Severity.ERROR, "too new")
+        self.log.log(trt.ILogger.Severity.INFO, "too much")
+
+    monkeypatch.setattr(Runtime, "deserialize_cuda_engine", fail)
+    with pytest.raises(EngineFolderError, match="Its log says why"):
+        runtime.open_verifier(folder, "cpu")
+    said = "".join(capfd.readouterr())
+    assert "too new" in said and "too much" not in said
 
 
 def test_sizes_that_a_builder_refuses(
