@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from builders import verifier
 from plugins import runtime, verifier_folder
 from plugins.runtime import Verifier
 from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines, no_gpu
+from tests.fakes.nvinfer_network import Network
 from tests.nvinfer import tensorrt_without_libraries
 from tests.plugins.greedy_rows import GreedyRows, chain_that_is_liked, greedy_rows, same
 from trtspec.errors import EngineFolderError, KernelError, MissingDependency
@@ -165,6 +167,27 @@ def test_what_tensorrt_refuses_is_never_taken_for_done(
     monkeypatch.setattr(where, name, lambda *arguments: answer)
     with pytest.raises(KernelError, match=message):
         opened.run("trees", **given_rows())
+
+
+@pytest.mark.parametrize("written", [2.0, math.nan])
+def test_an_engine_that_writes_into_its_inputs_is_found(
+    opened: Verifier, written: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside values that are no numbers, too."""
+    execute = Network.execute
+
+    def spoiling(self: Network, inputs: dict[str, torch.Tensor], shapes_only: bool = False) -> Any:
+        found = execute(self, inputs, shapes_only)
+        if not shapes_only:
+            inputs["logits"][1, 2, 3] = written
+        return found
+
+    logits = given_rows()["logits"]
+    logits[0, 0, 0] = math.nan
+    opened.run("trees", **given_rows(logits=logits))
+    monkeypatch.setattr(Network, "execute", spoiling)
+    with pytest.raises(AssertionError, match="the network writes into its inputs logits"):
+        opened.run("trees", **given_rows(logits=logits))
 
 
 @pytest.mark.parametrize(
