@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.fakes.installed import need_plugins
 from tests.fakes.nvinfer_engine import Config, Context, Plan, Profile, engines
 from tests.fakes.nvinfer_network import Network
 from tests.fakes.signatures import WrongCall
@@ -121,3 +127,15 @@ def test_profiles_and_flags(trt: Any) -> None:
         Config(trt).add_optimization_profile({"x": 1})
     with engines(trt), pytest.raises(WrongCall):
         trt.Builder("no logger")
+
+
+def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path) -> None:
+    """And has a whole package all the same, beside the double of TensorRT-LLM."""
+    need_plugins()
+    script = "import os, tensorrt.plugin as trtp; print(trtp.cdiv.__name__, flush=True); os.kill(os.getpid(), 9)"
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root / "tests" / "fakes"), str(root)])
+    variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[-1:]) == (-signal.SIGKILL, ["cdiv"]), done.stderr
+    assert list(tmp_path.iterdir()) == []
