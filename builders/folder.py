@@ -1,6 +1,7 @@
 """The engine folder on disk: built beside its place, then moved into it whole.
 
-A folder of ours carries a mark, and nothing without it is ever replaced.
+A folder of ours carries a mark or a record that can be read, and nothing else is ever replaced; nor is a finished
+folder by one of another kind.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from plugins import verifier_folder
 from trtspec import manifest
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.generation import MARK
@@ -22,14 +25,36 @@ _UNFINISHED = ".building"
 _REPLACED = ".replaced"
 
 
-def check_output(output: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a build makes."""
+
+    contents: str
+    record: str
+    """The file that it writes last."""
+    read: Callable[[Path], object]
+    """Raises where a record is none."""
+
+
+MODEL = Kind("the engine of a model", manifest.NAME, manifest.read)
+VERIFIER = Kind("verification engines", verifier_folder.NAME, verifier_folder.read)
+KINDS = (MODEL, VERIFIER)
+
+
+def check_output(output: Path, kind: Kind = MODEL) -> None:
     """Refuse a place that holds something else, and neighbours in the way of the swap."""
     for path in (output, _beside(output, _UNFINISHED), _beside(output, _REPLACED)):
-        free = not path.exists() or _is_ours(path) or (path.is_dir() and not any(path.iterdir()))
-        if not free:
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            continue
+        if not _is_ours(path):
             raise ConfigError(
                 f"--output {output}: {path} exists and is no engine folder (it has neither {MARK} nor a valid "
-                f"{manifest.NAME}); give another place or remove it"
+                f"{kind.record}); give another place or remove it"
+            )
+        if found := [other for other in KINDS if other != kind and (path / other.record).exists()]:
+            there = f"{path} has {found[0].record}, so it holds {found[0].contents}"
+            raise ConfigError(
+                f"--output {output}: {there}, and {kind.contents} would replace it; give another place or remove it"
             )
 
 
@@ -38,10 +63,12 @@ def _beside(output: Path, suffix: str) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    if (path / MARK).is_file():
-        return True
+    return (path / MARK).is_file() or any(_is_finished(path, kind) for kind in KINDS)
+
+
+def _is_finished(path: Path, kind: Kind) -> bool:
     try:
-        manifest.read(path)
+        kind.read(path)
     except EngineFolderError:
         return False
     return True

@@ -77,7 +77,7 @@ def launch(spec: KernelSpec, *inputs: Tensor, **numbers: int) -> tuple[Tensor, .
     grid = tuple(sizes[axis] for axis in spec.grid)
     scalars = [{**sizes, **numbers}[name] for name in spec.scalars]
     options = {"num_warps": spec.num_warps, "enable_fp_fusion": False}  # rounded as what is compiled ahead of time is
-    with _current(inputs[0].device):
+    with on_gpu_of(inputs[0].device):
         _function(spec)[grid](*inputs, *scalars, *outputs, **spec.constants, **options)
     return outputs
 
@@ -115,8 +115,8 @@ def _empty(item: Array, sizes: Mapping[str, int], device: torch.device) -> Tenso
     return torch.empty(shape, dtype=getattr(torch, item.dtype), device=device)
 
 
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the process's current GPU, whichever its arguments lie on."""
+def on_gpu_of(device: torch.device) -> AbstractContextManager[object]:
+    """Triton and TensorRT use the process's current GPU, whichever their arguments lie on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

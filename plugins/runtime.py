@@ -1,4 +1,4 @@
-"""Runs verification engines on PyTorch's tensors, on PyTorch's current stream.
+"""Runs verification engines on PyTorch's tensors, on PyTorch's current stream of the device that they were opened on.
 
 It opens what `builders.verifier` built, and nothing else: the folder's record says what each engine takes.
 """
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugins import verifier_folder
+from plugins import trt_log, verifier_folder
 from plugins.contract import Array
+from plugins.launch import on_gpu_of
 from plugins.verifier_folder import REBUILD, EngineFile, VerifierRecord
 from plugins.verifier_inputs import Inputs
 from trtspec.errors import EngineFolderError, KernelError
@@ -45,9 +46,11 @@ def open_verifier(folder: Path, device: torch.device | str = "cuda") -> Verifier
         )
     trt = verifier_folder.import_first(record.compiler)
     place = _resolved(torch.device(device))
-    engines = {
-        name: VerificationEngine(_read(folder, item), item, record, trt, place) for name, item in record.engines.items()
-    }
+    with on_gpu_of(place):  # an engine belongs to the GPU that it is loaded on
+        engines = {
+            name: VerificationEngine(_read(folder, item), item, record, trt, place)
+            for name, item in record.engines.items()
+        }
     return Verifier(record, engines)
 
 
@@ -58,8 +61,8 @@ class VerificationEngine:
         self._file = file
         self._device = device
         self._inputs = Inputs(file.file, file.inputs, record.dimensions, device)
-        self._log = trt.Logger(trt.Logger.WARNING)
-        self._runtime = trt.Runtime(self._log)
+        self._log = trt_log.logger(trt, trt.Logger(trt.Logger.WARNING).log)
+        self._runtime = trt_log.create(trt, "Runtime", self._log, "engines run on a GPU, with its driver")
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             raise EngineFolderError(_not_for_this(file, record, trt))
@@ -71,6 +74,10 @@ class VerificationEngine:
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Queue it on the current stream of its device. Each output is a new tensor."""
         self._inputs.check(inputs)
+        with on_gpu_of(self._device):
+            return self._queue(inputs)
+
+    def _queue(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in inputs.items():
             self._require(self._context.set_input_shape(name, tuple(tensor.shape)), name, tensor)
             self._require(self._context.set_tensor_address(name, tensor.data_ptr()), name, tensor)

@@ -13,6 +13,10 @@ from trtspec.errors import KernelError
 
 FLAGS = {"rows": "--rows", "nodes": "--nodes", "places": "--nodes", "width": "--width"}
 """Of the builder, by the dimension whose sizes they set."""
+_ALIGNMENT = {"cuda": 256}
+"""Bytes that addresses are multiples of, by kind of device: what TensorRT documents for those that it is given."""
+_ELSEWHERE = 16
+"""What kernels that load vectors take for granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ class Inputs:
             raise KernelError(f"{item.name} is {list(tensor.shape)}, and the engine takes [{names}]; reshape it")
         if not tensor.is_contiguous():
             raise KernelError(f"{item.name} is strided, and engines read row by row; give {item.name}.contiguous()")
+        if beyond := tensor.data_ptr() % (needed := _ALIGNMENT.get(self.device.type, _ELSEWHERE)):
+            raise KernelError(
+                f"{item.name} begins {beyond} bytes after a multiple of {needed}, and engines on {self.device} read "
+                f"from such multiples; give {item.name}.clone()"
+            )
 
     def _check_limits(self, item: Array, tensor: Tensor) -> None:
         takes = ", ".join(_span(self.dimensions[str(name)]) for name in item.shape)

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _LIBRARIES = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
@@ -177,6 +178,11 @@ def builder_of_expressions(trt: Any) -> Any:
     return Builder()
 
 
+def dimensions(builder: Any, shapes: Sequence[Sequence[int]]) -> list[list[Any]]:
+    """Shapes of which no size is known when building."""
+    return [[builder.dimension(size) for size in shape] for shape in shapes]
+
+
 class Scalars(dict[int, Any]):
     """What TensorRT's layer writes a kernel's numbers to."""
 
@@ -189,3 +195,72 @@ def described(trt: Any, shape: Sequence[int], kind: Any) -> Any:
     found.desc = trt.PluginTensorDesc()
     found.desc.dims, found.desc.type, found.desc.format = tuple(shape), kind, trt.TensorFormat.LINEAR
     return found
+
+
+@dataclass(frozen=True)
+class Announced:
+    """What a plugin says of its outputs."""
+
+    kinds: list[Any]
+    shapes: list[list[Any]]
+    """Expressions."""
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        return [[size.value for size in shape] for shape in self.shapes]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that a builder is told of a plugin that holds PTX."""
+
+    outputs: Announced
+    combinations: list[list[Any]]
+    """Descriptions of the inputs and outputs that it takes together."""
+    launch: dict[str, int]
+    numbers: list[int]
+    number_kinds: list[Any]
+    entry: str
+    text: str
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(self.launch[axis] for axis in ("grid_x", "grid_y", "grid_z"))
+
+
+def announced(plugin: Any, kinds: Sequence[Any], shapes: Sequence[Sequence[Any]], builder: Any) -> Announced:
+    """Of outputs, for inputs of these types, and of shapes that are expressions of the builder's."""
+    given = plugin.get_output_data_types(list(kinds), [len(shape) for shape in shapes])
+    plugin.get_output_shapes([list(shape) for shape in shapes], [], builder)
+    return Announced(given, [[size._expr for size in item.shape_expr] for item in plugin.output_descs])
+
+
+def asked(trt: Any, plugin: Any, kinds: Sequence[Any], shapes: Sequence[Sequence[Any]], builder: Any) -> Asked:
+    """Everything, for such inputs, in the order in which a builder asks; on the way the kernel is compiled."""
+    outputs, count = announced(plugin, kinds, shapes, builder), len(kinds)
+    sizes = [[size.value for size in shape] for shape in shapes]
+    pairs = zip([*sizes, *outputs.sizes], [*kinds, *outputs.kinds], strict=True)
+    arrays = [described(trt, *pair) for pair in pairs]
+    offered = plugin.get_supported_format_combinations(arrays, count)
+    plugin.set_tactic(0)
+    launch, scalars = SimpleNamespace(), Scalars()
+    with readable_launches():
+        plugin.get_launch_params([], arrays, count, launch, scalars, builder)
+        numbers = [scalars[index] for index in range(scalars.nbSymExprs)]
+        parameters = {name: item.expr.value for name, item in vars(launch).items()}
+        values, number_kinds = [item.expr.value for item in numbers], [item.dtype for item in numbers]
+    descriptions = [item.desc for item in arrays]
+    entry, text = plugin.get_kernel(descriptions[:count], descriptions[count:])
+    combinations = [list(offered[start : start + len(arrays)]) for start in range(0, len(offered), len(arrays))]
+    return Asked(outputs, combinations, parameters, values, number_kinds, entry, text.decode())
+
+
+@contextlib.contextmanager
+def readable_launches() -> Iterator[None]:
+    """What NVIDIA's expressions of launches are given has setters and no getters; here they are plain attributes."""
+    kind = sys.modules["tensorrt.plugin._tensor"].SymExprImpl
+    kind.expr = kind.dtype = None
+    try:
+        yield
+    finally:
+        del kind.expr, kind.dtype

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import trtspec
-from builders.folder import check_output, publish, staging
+from builders.folder import VERIFIER, check_output, publish, staging
 from builders.verification.kinds import Kind, Route
 from builders.verification.limits import Limits
 from builders.verification.networks import Network
@@ -35,7 +35,7 @@ class Request:
 
 def build(request: Request, report: Report) -> VerifierRecord:
     """Compile every network of the kind."""
-    check_output(request.output)
+    check_output(request.output, VERIFIER)
     module = request.route.compiler.load()
     with staging(request.output) as folder:
         engines = {}

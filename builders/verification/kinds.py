@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from builders.verification import onnx_compiler, trt_compiler
@@ -90,8 +91,13 @@ def _onnx() -> Any:
         ) from None
 
 
+_WITHOUT_GPU = "it needs a GPU and its driver; for --kind native, --compiler tensorrt_rtx or onnx need none"
 _TENSORRT = Compiler(
-    "tensorrt", "needs the GPU that the engine is for", _tensorrt, trt_compiler.compile_network, "engine"
+    "tensorrt",
+    "needs the GPU that the engine is for",
+    _tensorrt,
+    partial(trt_compiler.compile_network, otherwise=_WITHOUT_GPU),
+    "engine",
 )
 _RTX = Compiler(
     "tensorrt_rtx", "needs no GPU, one engine for many", _tensorrt_rtx, trt_compiler.compile_network, "engine"

@@ -8,29 +8,29 @@ from typing import Any
 from builders.verification.limits import Limits
 from builders.verification.networks import Network
 from builders.verification.trt_layers import LayerRefused, TensorRTLayers
+from plugins import trt_log
 from trtspec.errors import ConfigError, KernelError
 
-_SAID = 3
-"""Errors of a build that are repeated; the first ones tell the cause."""
 
-
-def compile_network(trt: Any, network: Network, limits: Limits, architectures: Sequence[int]) -> bytes:
-    """The engine; `trt` is the module that builds it."""
-    log, said = _logger(trt)
-    builder = trt.Builder(log)
+def compile_network(
+    trt: Any, network: Network, limits: Limits, architectures: Sequence[int], *, otherwise: str = "install it again"
+) -> bytes:
+    """The engine; `trt` is the module that builds it, and `otherwise` the way out where it cannot start."""
+    log = trt_log.logger(trt)
+    builder = trt_log.create(trt, "Builder", log, otherwise)
     definition = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     definition.name = network.name
     layers = TensorRTLayers(definition, trt, limits, architectures[0] if network.launches else None)
     try:
         network.write(layers, limits)
     except LayerRefused:
-        raise KernelError(f"{_name(trt)} refused a layer of network {network.name}: {_told(said)}") from None
+        raise KernelError(f"{_name(trt)} refused a layer of network {network.name}: {log.heard.why()}") from None
     config = _config(trt, builder, network, limits)
     if not network.launches:
         _target(trt, config, architectures)
     engine = builder.build_serialized_network(definition, config)
     if engine is None:
-        raise KernelError(f"{_name(trt)} compiled no engine of network {network.name}: {_told(said)}")
+        raise KernelError(f"{_name(trt)} compiled no engine of network {network.name}: {log.heard.why()}")
     return bytes(engine)
 
 
@@ -61,23 +61,3 @@ def _target(trt: Any, config: Any, architectures: Sequence[int]) -> None:
 
 def _name(trt: Any) -> str:
     return f"{trt.__name__} {trt.__version__}"
-
-
-def _told(said: Sequence[str]) -> str:
-    return "; ".join(said[:_SAID]) or "it did not say why"
-
-
-def _logger(trt: Any) -> tuple[Any, list[str]]:
-    """A logger, and what it heard of errors."""
-    said: list[str] = []
-    wrong = (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR)
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in wrong:
-                said.append(message)
-
-    return Log(), said

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from builders import folder
+from plugins import verifier_folder
+from plugins.verifier_folder import VerifierRecord
 from trtspec import manifest
 from trtspec.errors import ConfigError, EngineFolderError
 from trtspec.manifest import Manifest
@@ -101,6 +104,52 @@ def test_empty_folder_and_an_engine_without_its_mark_are_free_to_use(tmp_path: P
     folder.check_output(tmp_path / "engine")
     build(tmp_path / "empty", "weights")
     assert manifest.read(tmp_path / "empty")
+
+
+def verify(output: Path) -> None:
+    with folder.staging(output) as directory:
+        record = VerifierRecord("native", "onnx", "1", (), None, {}, 8, "float32", {}, {})
+        verifier_folder.write(record, directory)
+        folder.publish(directory, output)
+
+
+@pytest.mark.parametrize("name", ["engine", "engine.building", "engine.replaced"])
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(
+    ("make", "kind", "other", "message"),
+    [
+        (
+            lambda output: build(output, "w"),
+            folder.MODEL,
+            folder.VERIFIER,
+            "manifest.json, so it holds the engine of a",
+        ),
+        (verify, folder.VERIFIER, folder.MODEL, "verifier.json, so it holds verification engines, and the engine of a"),
+    ],
+)
+def test_a_finished_folder_is_replaced_by_its_kind_alone(
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    kind: folder.Kind,
+    other: folder.Kind,
+    message: str,
+    marked: bool,
+    name: str,
+) -> None:
+    made = tmp_path / name
+    make(made)
+    if not marked:
+        (made / folder.MARK).unlink()
+    folder.check_output(tmp_path / "engine", kind)
+    with pytest.raises(ConfigError, match=f"{name} has {message} .*; give another place or remove it"):
+        folder.check_output(tmp_path / "engine", other)
+
+
+@pytest.mark.parametrize("kind", folder.KINDS, ids=lambda kind: kind.record)
+def test_what_a_killed_build_left_is_free_to_use_for_all(tmp_path: Path, kind: folder.Kind) -> None:
+    (tmp_path / folder.MARK).touch()
+    (tmp_path / "trees.engine").touch()
+    folder.check_output(tmp_path, kind)
 
 
 def test_trial_can_be_opened_while_the_build_has_no_manifest(tmp_path: Path) -> None:

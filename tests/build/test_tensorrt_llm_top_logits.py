@@ -14,7 +14,7 @@ from builders.build import main
 from builders.tensorrt_llm.compiled import Compiled
 from builders.tensorrt_llm.fitting import check_fits, check_kernels
 from builders.tensorrt_llm.top_logits import TopLogits
-from plugins import aot, ptx
+from plugins import aot, defs, ptx
 from plugins.sampling_specs import top_logits
 from tests.fakes.installed import need_plugins, tensorrt_llm_double
 from tests.models import tiny_llama
@@ -128,6 +128,35 @@ def test_the_double_refuses_networks_that_the_runtime_cannot_use(
     kind: Any = type("LLaMAForCausalLM", (LLaMAForCausalLM,), {"forward": forward})
     with pytest.raises(AssertionError, match=text):
         facts(llama, tmp_path, kind.from_hugging_face(str(llama), dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "later", "kept"), [("float32", 0, True), ("float32", 1, False), ("float16", 1, True)]
+)
+def test_an_output_loses_its_name_to_what_is_wrapped_later(
+    tensorrt: Any, llama: Path, tmp_path: Path, dtype: str, later: int, kept: bool
+) -> None:
+    """Of the same layer. A cast to the output's type is another layer, whose names stay."""
+    from tensorrt_llm._common import default_trtnet
+    from tensorrt_llm.functional import _create_tensor
+    from tensorrt_llm.models import LLaMAForCausalLM
+
+    parts, _ = top_logits(64)
+    defs.register_plugin(parts)
+
+    def forward(self: Any, **named: Any) -> None:
+        logits = self.lm_head(LLaMAForCausalLM.forward(self, **named)[-1])
+        layer = defs.add_layer(default_trtnet(), parts, [logits.trt_tensor], architecture=90, vocabulary=VOCABULARY)
+        outputs = [_create_tensor(layer.get_output(index), layer) for index in range(3 - later)]
+        outputs[1].mark_output("Best", dtype)
+        for index in range(3 - later, 3):
+            _create_tensor(layer.get_output(index), layer)
+
+    kind: Any = type("LLaMAForCausalLM", (LLaMAForCausalLM,), {"forward": forward})
+    outputs = facts(llama, tmp_path, kind.from_hugging_face(str(llama), dtype="bfloat16"))["outputs"]
+    ((name, found),) = outputs.items()
+    assert found["dtype"] == dtype
+    assert name == "Best" if kept else name.endswith("_output_1")
 
 
 def test_a_build_leaves_the_kernels_beside_the_engine(double: ModuleType, llama: Path, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from builders.verification.limits import Limits, Range, parse_range
 from plugins import verifier_folder
 from plugins.aot import ARCHITECTURES
 from plugins.verification_specs import MOST_NODES
+from trtspec import manifest
 from trtspec.errors import ConfigError, KernelError
+from trtspec.generation import MARK
 
 NATIVE = ["--kind", "native", "--vocabulary", "5"]
 
@@ -71,6 +73,10 @@ def test_a_folder_of_ours_is_replaced_and_another_is_not(
     (taken / "file").touch()
     assert verifier.main([*NATIVE, "--output", str(taken)]) == 2
     assert "exists and is no engine folder" in capsys.readouterr().err
+    (taken / MARK).touch()
+    (taken / manifest.NAME).touch()
+    assert verifier.main([*NATIVE, "--output", str(taken)]) == 2
+    assert f"{taken} has manifest.json, so it holds the engine of a model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "code"), [(KernelError("no engine"), 1), (KeyboardInterrupt(), 130)])

@@ -19,7 +19,7 @@ from plugins import defs, device_tensors, ptx, symbolic
 from plugins.contract import LOGITS, Array, KernelSpec
 from plugins.specs import KERNELS
 from tests import nvinfer
-from tests.nvinfer import Network, Scalars, builder_of_expressions, tensorrt_without_libraries
+from tests.nvinfer import Announced, Asked, Network, builder_of_expressions, dimensions, tensorrt_without_libraries
 from tests.plugins.sample_specs import ROW_PARTS
 from trtspec.errors import ConfigError, KernelError, MissingDependency
 
@@ -39,6 +39,15 @@ def trt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """In place of Triton's compiler; what it was asked for is in the list."""
+    made: list[Any] = []
+    kernel = SimpleNamespace(entry="row_parts", ptx="", block_x=64, shared_bytes=0)
+    monkeypatch.setattr(defs, "compile_kernel", lambda *arguments, **names: made.append(names) or kernel)
+    return made
 
 
 def twin(logits: torch.Tensor, bias: torch.Tensor, *, lowest: int) -> tuple[torch.Tensor, ...]:
@@ -62,18 +71,19 @@ def added(trt: Any, *, eager: bool = False, architecture: int = 80) -> Any:
     return network.plugins[0]
 
 
-def shaped(trt: Any, plugin: Any, logits: str = "HALF") -> Any:
-    """Types, then shapes, as the builder asks for them; the builder of the expressions."""
-    types = [getattr(trt.DataType, logits), trt.DataType.FLOAT]
-    plugin.types = plugin.get_output_data_types(types, [2, 1])
+def kinds_of(trt: Any, logits: str = "HALF") -> list[Any]:
+    """Of the inputs."""
+    return [getattr(trt.DataType, logits), trt.DataType.FLOAT]
+
+
+def asked(trt: Any, plugin: Any, logits: str = "HALF") -> Asked:
     builder = builder_of_expressions(trt)
-    plugin.get_output_shapes([[builder.dimension(size) for size in shape] for shape in SHAPES], [], builder)
-    return builder
+    return nvinfer.asked(trt, plugin, kinds_of(trt, logits), dimensions(builder, SHAPES), builder)
 
 
-def described(trt: Any, plugin: Any, kinds: Sequence[Any]) -> list[Any]:
-    shapes = [*SHAPES, (ROWS, PARTS), (ROWS, PARTS), (ROWS, BLOCK)]
-    return [nvinfer.described(trt, shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
+def announced(trt: Any, plugin: Any) -> Announced:
+    builder = builder_of_expressions(trt)
+    return nvinfer.announced(plugin, kinds_of(trt), dimensions(builder, SHAPES), builder)
 
 
 def names(kinds: Sequence[Any]) -> list[str]:
@@ -81,53 +91,45 @@ def names(kinds: Sequence[Any]) -> list[str]:
 
 
 def test_types_of_outputs_follow_the_logits(trt: Any) -> None:
-    plugin = added(trt)
-    shaped(trt, plugin)
-    assert names(plugin.types) == ["FLOAT", "INT32", "HALF"]
+    assert names(announced(trt, added(trt)).kinds) == ["FLOAT", "INT32", "HALF"]
 
 
 def test_shapes_of_outputs_are_expressions_of_those_of_inputs(trt: Any) -> None:
     plugin = added(trt)
-    shaped(trt, plugin)
-    values = [[size._expr.value for size in item.shape_expr] for item in plugin.output_descs]
-    assert values == [[ROWS, PARTS], [ROWS, PARTS], [ROWS, BLOCK]]
+    assert announced(trt, plugin).sizes == [[ROWS, PARTS], [ROWS, PARTS], [ROWS, BLOCK]]
     known = [[size.is_constant for size in item.shape_expr] for item in plugin.output_descs]
     assert known == [[False, False], [False, False], [False, True]]
 
 
-def test_all_logits_have_one_type_among_three_and_all_is_linear(trt: Any) -> None:
-    plugin = added(trt)
-    shaped(trt, plugin)
-    kinds = [trt.DataType.HALF, trt.DataType.FLOAT, *plugin.types]
-    offered = plugin.get_supported_format_combinations(described(trt, plugin, kinds), 2)
-    rows = [names([item.type for item in offered[start : start + 5]]) for start in range(0, len(offered), 5)]
-    assert rows == [[kind, "FLOAT", "FLOAT", "INT32", kind] for kind in ("FLOAT", "HALF", "BF16")]
-    assert {item.format for item in offered} == {trt.TensorFormat.LINEAR}
-
-
 @pytest.mark.parametrize("logits", ["HALF", "BF16"])
-def test_what_is_baked_into_an_engine(trt: Any, logits: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("expr", "dtype"):  # NVIDIA's have setters and no getters
-        monkeypatch.setattr(sys.modules["tensorrt.plugin._tensor"].SymExprImpl, name, None, raising=False)
-    plugin = added(trt)
-    builder = shaped(trt, plugin, logits)
-    kinds = [getattr(trt.DataType, logits), trt.DataType.FLOAT, *plugin.types]
-    arrays = described(trt, plugin, kinds)
-    launch, scalars = SimpleNamespace(), Scalars()
-    plugin.set_tactic(0)
-    plugin.get_launch_params([], arrays, 2, launch, scalars, builder)
-    assert {name: item.expr.value for name, item in vars(launch).items()} == {
+def test_what_is_baked_into_an_engine(trt: Any, logits: str) -> None:
+    found = asked(trt, added(trt), logits)
+    assert found.launch == {
         **{"grid_x": ROWS, "grid_y": PARTS, "grid_z": 1, "block_x": 64, "block_y": 1, "block_z": 1},
-        "shared_mem": launch.shared_mem.expr.value,
+        "shared_mem": found.launch["shared_mem"],
     }
-    assert launch.shared_mem.expr.value > 0
-    assert scalars.nbSymExprs == 2
-    assert [scalars[index].expr.value for index in range(2)] == [VOCABULARY, 3]
-    assert {scalars[index].dtype for index in range(2)} == {trt.PluginArgDataType.INT32}
-    name, text = plugin.get_kernel([item.desc for item in arrays[:2]], [item.desc for item in arrays[2:]])
-    entry = ptx.read_entry(text.decode())
-    assert (name, entry.bits) == (entry.name, (64, 64, 32, 32, 64, 64, 64))
-    assert ("cvt.f32.f16" in text.decode()) == (logits == "HALF")
+    assert found.launch["shared_mem"] > 0
+    assert found.numbers == [VOCABULARY, 3]
+    assert found.number_kinds == [trt.PluginArgDataType.INT32] * 2
+    entry = ptx.read_entry(found.text)
+    assert (found.entry, entry.bits) == (entry.name, (64, 64, 32, 32, 64, 64, 64))
+    assert ("cvt.f32.f16" in found.text) == (logits == "HALF")
+
+
+def test_all_logits_have_one_type_among_three_and_all_is_linear(trt: Any, compiled: list[Any]) -> None:
+    found = asked(trt, added(trt)).combinations
+    rows = [names([item.type for item in row]) for row in found]
+    assert rows == [[kind, "FLOAT", "FLOAT", "INT32", kind] for kind in ("FLOAT", "HALF", "BF16")]
+    assert {item.format for row in found for item in row} == {trt.TensorFormat.LINEAR}
+
+
+def test_expressions_of_launches_are_nvidias_again(trt: Any, compiled: list[Any]) -> None:
+    """Which write what they are given for TensorRT alone to read."""
+    asked(trt, added(trt))
+    number = trt.plugin.SymInt32(3)()
+    with pytest.raises(AttributeError):
+        print(number.expr)
+    assert "expr" not in vars(number)
 
 
 @pytest.mark.parametrize(
@@ -150,20 +152,11 @@ def test_what_is_a_multiple_of_16_in_every_run(trt: Any, known: bool, width: int
     assert symbolic.multiples_of_16(ROW_PARTS, sizes) == found
 
 
-def test_an_engine_with_a_known_vocabulary_reads_vectors(trt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(defs, "compile_kernel", lambda *arguments, **names: asked.append(names) or compiled)
-    compiled = SimpleNamespace(entry="row_parts", ptx="", block_x=64, shared_bytes=0)
-    plugin = added(trt)
+def test_an_engine_with_a_known_vocabulary_reads_vectors(trt: Any, compiled: list[Any]) -> None:
     builder = builder_of_expressions(trt)
-    plugin.types = plugin.get_output_data_types([trt.DataType.HALF, trt.DataType.FLOAT], [2, 1])
-    plugin.get_output_shapes(
-        [[builder.dimension(ROWS), builder.constant(1024)], [builder.dimension(ROWS)]], [], builder
-    )
-    plugin.set_tactic(0)
-    arrays = described(trt, plugin, [trt.DataType.HALF, trt.DataType.FLOAT, *plugin.types])
-    plugin.get_launch_params([], arrays, 2, SimpleNamespace(), Scalars(), builder)
-    assert asked == [{"multiples": ("logits", "vocabulary"), "package": PACKAGE}]
+    shapes = [[builder.dimension(ROWS), builder.constant(1024)], [builder.dimension(ROWS)]]
+    nvinfer.asked(trt, added(trt), kinds_of(trt), shapes, builder)
+    assert compiled == [{"multiples": ("logits", "vocabulary"), "package": PACKAGE}]
 
 
 @pytest.mark.parametrize("spec", KERNELS.values(), ids=list(KERNELS))
@@ -180,12 +173,8 @@ def test_every_kernel_registers(trt: Any, spec: KernelSpec) -> None:
 
 
 def test_the_architecture_is_the_builders_choice(trt: Any) -> None:
-    plugin = added(trt, architecture=91)
-    builder = shaped(trt, plugin)
-    plugin.set_tactic(0)
-    arrays = described(trt, plugin, [trt.DataType.HALF, trt.DataType.FLOAT, *plugin.types])
     with pytest.raises(ConfigError, match="architecture 91; known are 80, 86"):
-        plugin.get_launch_params([], arrays, 2, SimpleNamespace(), Scalars(), builder)
+        asked(trt, added(trt, architecture=91))
 
 
 def test_the_twin_runs_where_python_does(trt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +186,10 @@ def test_the_twin_runs_where_python_does(trt: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device_tensors, "as_torch", lambda tensor: known[tensor.data_ptr])
     monkeypatch.setattr(device_tensors, "on_stream", lambda stream: streams.append(stream) or torch.no_grad())
     plugin = added(trt, eager=True)
-    shaped(trt, plugin)
-    arrays = described(trt, plugin, [trt.DataType.HALF, trt.DataType.FLOAT, *plugin.types])
+    found = announced(trt, plugin)
+    pairs = zip([*SHAPES, *found.sizes], [*kinds_of(trt), *found.kinds], strict=True)
+    descriptions = [nvinfer.described(trt, *pair).desc for pair in pairs]
     pointers = [tensor.data_ptr() for tensor in [logits, bias, *outputs]]
-    descriptions = [item.desc for item in arrays]
     plugin.enqueue(descriptions[:2], descriptions[2:], pointers[:2], pointers[2:], [(1,)] * 2, [(1,)] * 3, 77)
     assert streams == [77]
     for output, wanted in zip(outputs, twin(logits, bias, lowest=3), strict=True):

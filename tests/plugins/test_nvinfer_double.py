@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fakes.nvinfer_engine import Config, Profile, engines
+from tests.fakes.installed import need_plugins
+from tests.fakes.nvinfer_engine import Config, Context, Plan, Profile, engines
 from tests.fakes.nvinfer_network import Network
 from tests.fakes.signatures import WrongCall
 from tests.nvinfer import tensorrt_without_libraries
@@ -102,6 +108,16 @@ def test_a_builder_gives_no_engine_without_a_whole_profile(trt: Any, sizes: dict
     assert plans == []
 
 
+def test_addresses_are_aligned(trt: Any) -> None:
+    context = Context(trt, Plan(network(trt), {}))
+    assert [context.set_tensor_address("x", memory) for memory in (4096, 4112, 4104, 4100)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 def test_profiles_and_flags(trt: Any) -> None:
     with pytest.raises(ValueError, match="x: "):
         Profile(trt).set_shape("x", [2], [1], [3])
@@ -111,3 +127,15 @@ def test_profiles_and_flags(trt: Any) -> None:
         Config(trt).add_optimization_profile({"x": 1})
     with engines(trt), pytest.raises(WrongCall):
         trt.Builder("no logger")
+
+
+def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path) -> None:
+    """And has a whole package all the same, beside the double of TensorRT-LLM."""
+    need_plugins()
+    script = "import os, tensorrt.plugin as trtp; print(trtp.cdiv.__name__, flush=True); os.kill(os.getpid(), 9)"
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root / "tests" / "fakes"), str(root)])
+    variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[-1:]) == (-signal.SIGKILL, ["cdiv"]), done.stderr
+    assert list(tmp_path.iterdir()) == []

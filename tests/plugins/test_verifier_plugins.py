@@ -7,7 +7,6 @@ goes where, in which shape, and what plugins announce of theirs.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ from scripts.gpu_check.kernels.chains import Shape, clear, random_chains
 from scripts.gpu_check.kernels.rows import ATOL, RTOL, rows
 from tests.fakes import nvinfer_plugins
 from tests.fakes.nvinfer_engine import Context, Plan, engines, plugins_of
-from tests.nvinfer import tensorrt_without_libraries
+from tests.nvinfer import asked, builder_of_expressions, dimensions, tensorrt_without_libraries
 from tests.plugins.greedy_rows import LARGEST, GreedyRows, greedy_rows
 
 pytest.importorskip("triton", reason="the kernels need Triton: pip install 'trtspec[plugins]'")
@@ -160,30 +159,29 @@ def test_launches_are_those_of_our_own_launcher(
     """Grids and numbers that an engine would compute for its inputs."""
     stub = SimpleNamespace(entry="entry", ptx="", block_x=32, shared_bytes=0)
     monkeypatch.setattr(defs, "compile_kernel", lambda *arguments, **names: stub)
-    baked, wanted = both_launches(trt, built[1], index, monkeypatch)
+    baked, wanted = both_launches(trt, built[1], index)
     assert (baked.grid, baked.numbers) == (wanted.grid, wanted.numbers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(7))
 def test_kernels_are_compiled_for_the_chip_that_was_asked_for(
-    trt: Any, built: tuple[Path, list[Plan]], index: int, monkeypatch: pytest.MonkeyPatch
+    trt: Any, built: tuple[Path, list[Plan]], index: int
 ) -> None:
-    baked, _ = both_launches(trt, built[1], index, monkeypatch)
+    baked, _ = both_launches(trt, built[1], index)
     spec = [*SAMPLED_TREES.launches, *REJECTION_CHAINS.launches][index]
     compiled = compile_kernel(spec, "float32", 90)
     assert (baked.entry, baked.text) == (compiled.entry, compiled.ptx)
     assert ".target sm_90" in baked.text
 
 
-def both_launches(trt: Any, plans: list[Plan], index: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    for name in ("expr", "dtype"):  # NVIDIA's have setters and no getters
-        monkeypatch.setattr(sys.modules["tensorrt.plugin._tensor"].SymExprImpl, name, None, raising=False)
+def both_launches(trt: Any, plans: list[Plan], index: int) -> tuple[Any, Any]:
     layer = [layer for plan in plans for layer in plugins_of(plan)][index]
     plugin = layer.given["plugin"]
     spec = nvinfer_plugins.spec_of(plugin)
     shapes = [array_shape(item) for item in spec.inputs]
-    baked = nvinfer_plugins.baked(trt, plugin, [tensor.dtype for tensor in layer.inputs], shapes)
+    builder, kinds = builder_of_expressions(trt), [tensor.dtype for tensor in layer.inputs]
+    baked = asked(trt, plugin, kinds, dimensions(builder, shapes), builder)
     numbers = {name: int(value[0]) for name, value in plugin.attrs.items()}
     return baked, nvinfer_plugins.launched(spec, shapes, numbers)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from builders import verifier
 from plugins import runtime, verifier_folder
 from plugins.runtime import Verifier
-from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines
+from tests.fakes.nvinfer_engine import Config, Context, Engine, Runtime, engines, no_gpu
+from tests.fakes.nvinfer_network import Network
 from tests.nvinfer import tensorrt_without_libraries
 from tests.plugins.greedy_rows import GreedyRows, chain_that_is_liked, greedy_rows, same
 from trtspec.errors import EngineFolderError, KernelError, MissingDependency
@@ -92,6 +96,10 @@ REFUSED = [
     ({"logits": torch.zeros(2, 4, 6).half()}, "logits is float16, and the engine takes float32"),
     ({"counts": torch.zeros(2, 1).int()}, r"counts is \[2, 1\], and the engine takes \[rows\]; reshape it"),
     ({"tokens": torch.zeros(3, 2).int().T}, r"tokens is strided, .* give tokens.contiguous\(\)"),
+    (
+        {"counts": torch.zeros(4).int()[2:]},
+        r"counts begins 8 bytes after a multiple of 16, and engines on cpu .*; give counts.clone\(\)",
+    ),
     ({"tokens": torch.zeros(2, 3, device="meta").int()}, "tokens is on meta, and the engine on cpu; move it there"),
     ({"more": torch.zeros(2)}, "trees.engine takes logits, tokens, parents, counts; given are logits, .*, more"),
 ]
@@ -101,6 +109,31 @@ REFUSED = [
 def test_what_an_engine_cannot_see_is_refused(opened: Verifier, changed: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(KernelError, match=message):
         opened.run("trees", **given_rows(**changed))
+
+
+def test_views_that_are_aligned_are_taken(opened: Verifier) -> None:
+    rows = given_rows()
+    moved = {name: torch.cat([torch.zeros(4, *value.shape[1:]).to(value), value])[4:] for name, value in rows.items()}
+    assert {value.data_ptr() % 32 for value in moved.values()} == {0, 16}
+    same(opened.run("trees", **moved), GreedyRows(**rows).expected(VOCABULARY))
+
+
+@pytest.mark.parametrize(("address", "beyond"), [(4096, 0), (4352, 0), (4096 + 128, 128), (4096 + 16, 16)])
+def test_addresses_on_a_gpu_are_multiples_of_what_tensorrt_documents(folder: Path, address: int, beyond: int) -> None:
+    record, gpu = verifier_folder.read(folder), torch.device("cuda", 0)
+    arrays = record.engines["trees"].inputs
+    given = {name: on_gpu(value, 4096, gpu) for name, value in given_rows().items()}
+    given["logits"] = on_gpu(given_rows()["logits"], address, gpu)
+    inputs = runtime.Inputs("trees.engine", arrays, record.dimensions, gpu)
+    text = f"logits begins {beyond} bytes after a multiple of 256, and engines on cuda:0"
+    with pytest.raises(KernelError, match=text) if beyond else contextlib.nullcontext():
+        inputs.check(given)
+
+
+def on_gpu(tensor: torch.Tensor, address: int, device: torch.device) -> Any:
+    """What is asked of a tensor before an engine runs."""
+    told = {name: getattr(tensor, name) for name in ("shape", "dtype", "ndim", "is_contiguous")}
+    return SimpleNamespace(**told, device=device, data_ptr=lambda: address)
 
 
 def test_the_ends_of_each_range_are_taken(opened: Verifier) -> None:
@@ -136,6 +169,27 @@ def test_what_tensorrt_refuses_is_never_taken_for_done(
         opened.run("trees", **given_rows())
 
 
+@pytest.mark.parametrize("written", [2.0, math.nan])
+def test_an_engine_that_writes_into_its_inputs_is_found(
+    opened: Verifier, written: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside values that are no numbers, too."""
+    execute = Network.execute
+
+    def spoiling(self: Network, inputs: dict[str, torch.Tensor], shapes_only: bool = False) -> Any:
+        found = execute(self, inputs, shapes_only)
+        if not shapes_only:
+            inputs["logits"][1, 2, 3] = written
+        return found
+
+    logits = given_rows()["logits"]
+    logits[0, 0, 0] = math.nan
+    opened.run("trees", **given_rows(logits=logits))
+    monkeypatch.setattr(Network, "execute", spoiling)
+    with pytest.raises(AssertionError, match="the network writes into its inputs logits"):
+        opened.run("trees", **given_rows(logits=logits))
+
+
 @pytest.mark.parametrize(
     ("where", "name", "error", "message"),
     [
@@ -154,6 +208,46 @@ def test_engines_that_do_not_open(
     monkeypatch.setattr(where, name, lambda *arguments: None)
     with pytest.raises(error, match=message):
         runtime.open_verifier(folder, "cpu")
+
+
+FAILURE = "CUDA initialization failure with error: 35"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"INTERNAL_ERROR": FAILURE, "WARNING": "more"}, FAILURE),
+        ({"ERROR": FAILURE, "INFO": "more"}, FAILURE),
+        ({"INFO": "more", "WARNING": FAILURE}, FAILURE),
+        ({}, "it did not say why"),
+    ],
+)
+def test_without_a_gpu_the_way_out_is_said(
+    trt: Any, folder: Path, tmp_path: Path, said: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = "tensorrt 10.14.1.48.post1"
+    with no_gpu(trt, **said):
+        with pytest.raises(KernelError, match=f"{version} made no Runtime: {told}; engines run on a GPU, with its"):
+            runtime.open_verifier(folder, "cpu")
+        assert verifier.main([*FLAGS, "--output", str(tmp_path / "verifier")]) == 1
+    assert f"error: {version} made no Builder: {told}; it needs a GPU and its driver; " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_runtime_shows_what_it_is_told(
+    trt: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Errors say that its log tells more."""
+
+    def fail(self: Any, *given: Any) -> None:
+        self.log.log(trt.ILogger.Severity.ERROR, "too new")
+        self.log.log(trt.ILogger.Severity.INFO, "too much")
+
+    monkeypatch.setattr(Runtime, "deserialize_cuda_engine", fail)
+    with pytest.raises(EngineFolderError, match="Its log says why"):
+        runtime.open_verifier(folder, "cpu")
+    said = "".join(capfd.readouterr())
+    assert "too new" in said and "too much" not in said
 
 
 def test_sizes_that_a_builder_refuses(
@@ -221,6 +315,35 @@ def test_a_compiler_that_is_not_there(compiler: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependency, match=f"{compiler} cannot be imported .*pip install"):
         verifier_folder.import_first(compiler)
+
+
+def test_an_engine_is_loaded_and_runs_where_its_gpu_is_the_current_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA alone knows which that is; the double is on the CPU's memory all the same."""
+    now, seen, gpu, empty = [torch.device("cuda", 0)], [], torch.device("cuda", 1), torch.empty
+
+    @contextlib.contextmanager
+    def device(wanted: torch.device) -> Iterator[None]:
+        now.append(wanted)
+        yield
+        now.pop()
+
+    def watched(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *given: seen.append((name, now[-1])) or real(*given))
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch, "empty", lambda *given, device, **named: empty(*given, **named))
+    monkeypatch.setattr(runtime.Inputs, "check", lambda *given: None)
+    calls = [(Runtime, "deserialize_cuda_engine"), (Engine, "create_execution_context"), (Context, "execute_async_v3")]
+    for kind, name in calls:
+        watched(kind, name)
+    rows = given_rows()
+    found = runtime.open_verifier(folder, gpu).run("trees", **rows)
+    same(found, GreedyRows(**rows).expected(VOCABULARY))
+    assert seen == [(name, gpu) for _, name in calls]
+    assert now == [torch.device("cuda", 0)]
 
 
 def test_the_stream_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,11 +73,11 @@ def test_kernels_that_are_wrong_are_not_used(name: str) -> None:
 
 
 def test_a_kernel_is_launched_on_the_gpu_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = launch._current(torch.device("cuda", 1))
+    context = launch.on_gpu_of(torch.device("cuda", 1))
     assert isinstance(context, torch.cuda.device) and context.idx == 1
     asked = []
-    really = launch._current
-    monkeypatch.setattr(launch, "_current", lambda device: asked.append(device) or really(device))
+    really = launch.on_gpu_of
+    monkeypatch.setattr(launch, "on_gpu_of", lambda device: asked.append(device) or really(device))
     row: Tensor = torch.zeros(1, dtype=torch.int32)
     launch.choose_token(torch.zeros(1, 8), row.long(), row, row, row, row, 8)
     assert asked == [CPU, CPU]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests import nvinfer
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="nvinfer")
-
 del sys.modules[__name__]
-nvinfer.load(Path(_FOLDER.name))._folder = _FOLDER  # type: ignore[attr-defined]  # goes when the process does
+with tempfile.TemporaryDirectory(
+    prefix="nvinfer"
+) as _folder:  # what is loaded needs it no more, however a process ends
+    nvinfer.load(Path(_folder))

@@ -7,8 +7,9 @@ layer, asked what its builder asks: types, shapes, launches, and the kernels tha
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorrt_llm._double.plugin_layers import Layer, add
@@ -23,7 +24,7 @@ _MADE: list[Network] = []
 
 @dataclass(frozen=True)
 class Array:
-    """A tensor of the network."""
+    """A tensor of the network, which its identity tells from others."""
 
     origin: tuple[Any, ...]
     """What it is, or what it comes from: hidden states, logits of such, or an output of a plugin."""
@@ -36,9 +37,16 @@ class Network:
 
     def __init__(self, dtype: str, width: int, sizes: dict[str, int]) -> None:
         self.dtype, self.width, self.sizes = dtype, width, sizes
-        self.outputs: dict[str, Array] = {}
+        self._marked: list[Array] = []
+        self._names: dict[int, str] = {}
+        self._named_layers = itertools.count()
         self._handles: dict[int, Any] = {}
         self._arrays: dict[int, Array] = {}
+
+    @property
+    def outputs(self) -> dict[str, Array]:
+        """By the names that their tensors have in the end."""
+        return {self._names[id(array)]: array for array in self._marked}
 
     def add_plugin(self, plugin: Any, aot: bool | None = None) -> Layer:
         return add(self, plugin, aot)
@@ -56,8 +64,17 @@ class Network:
         return self._arrays[id(handle)]
 
     def mark(self, array: Array, name: str | None, dtype: str | None) -> None:
+        """The tensor has the name from then on. Where types differ, that is what a cast gives, and not its input."""
         assert name is not None and name not in self.outputs, f"an output {name!r} is marked already"
-        self.outputs[name] = Array(array.origin, array.shape, dtype or array.dtype)
+        marked = array if dtype in (None, array.dtype) else replace(array, dtype=dtype)
+        self._marked.append(marked)
+        self._names[id(marked)] = name
+
+    def name_outputs(self, layer: Layer) -> None:
+        """After the layer, which gets a new name each time; upstream's tells the module, too."""
+        name = f"{layer.plugin.plugin_name}_{next(self._named_layers)}"
+        for index, handle in enumerate(layer.outputs):
+            self._names[id(self.array(handle))] = f"{name}_output_{index}"
 
 
 class Tensor(Declared):
@@ -106,9 +123,10 @@ def tensor(array: Array, handle: Any = None) -> Tensor:
 
 
 def wrapped(handle: Any, producer: Any) -> Tensor:
-    """Of an output of a layer that was added beside upstream's functions."""
+    """Of an output of a layer that was added beside upstream's functions, all of whose outputs are renamed."""
     assert isinstance(producer, Layer), f"{producer!r} is no layer"
     assert any(handle is output for output in producer.outputs), "the tensor is none of the layer's outputs"
+    current().name_outputs(producer)
     return tensor(current().array(handle), handle)
 
 
