@@ -32,7 +32,7 @@ OURS = ("ngram", "draft_model")
 """What our own loop verifies, over a network with plugins."""
 ROUNDS = (*OURS, "external")
 """What drafts outside of the engine."""
-LIKE_OTHERS = ("none", "eagle", "lookahead", "draft_model", "external")
+LIKE_OTHERS = ("none", "medusa", "eagle", "lookahead", "draft_model", "external")
 HALF = ("eagle", *ROUNDS)
 """Their kernels are for half precision."""
 

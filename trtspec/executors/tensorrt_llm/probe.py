@@ -6,6 +6,7 @@ process, which prints one JSON object; what goes wrong in it becomes a sentence.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -100,9 +101,14 @@ def is_installed() -> bool:
 
 
 def probe() -> Probe:
-    """Look into the installed package, in a child process."""
-    if not is_installed():
-        return Probe()
+    """Look into the installed package, in a child process; once in this one, since an import takes many seconds."""
+    found = importlib.util.find_spec(PACKAGE)
+    return Probe() if found is None else _probed(str(found.origin))
+
+
+@functools.cache
+def _probed(origin: str) -> Probe:
+    """Of the package in a place."""
     version = _version()
     try:
         done = subprocess.run(
