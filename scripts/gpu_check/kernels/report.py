@@ -20,9 +20,9 @@ _SPEED = f"""\
 Bytes are those of bfloat16 logits that the kernels read, also where they read some twice; what else they read and write
 is not counted. Reading alone is the fastest of the kernels named, over as many bytes. Calls take turns on different
 logits, twice as many bytes as the last cache holds or one call's where that is more, so that small loads, too, read
-memory for the most part. A turn is recorded in one CUDA graph: the host's share is not in these times. PyTorch keeps
-log-probabilities, or probabilities, in memory. From {LARGE_BYTES / 1e6:.0f} MB on a kernel is to reach \
-{WANTED_SHARE:.0%} of reading alone."""
+memory for the most part. A turn is one CUDA graph, queued while the device is kept waiting: the host's share is not in
+these times. PyTorch keeps log-probabilities, or probabilities, in memory. From {LARGE_BYTES / 1e6:.0f} MB on a kernel
+is to reach {WANTED_SHARE:.0%} of reading alone."""
 
 
 @dataclass
