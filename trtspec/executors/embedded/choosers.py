@@ -25,7 +25,7 @@ def choose_chooser(device: torch.device, dtype: torch.dtype, vocabulary: int, ke
         _log.info("Triton's kernels choose tokens on %s", device)
         return KernelChooser(kernels)
     _log.warning(
-        "PyTorch chooses tokens on %s and waits at each level of a draft: Triton's kernels do not run here (%s); "
+        "PyTorch chooses tokens on %s and waits at each level of sampled drafts; Triton's kernels do not run (%s): "
         "pip install 'trtspec[plugins]' brings Triton, which needs a C compiler beside it",
         device,
         reason,
