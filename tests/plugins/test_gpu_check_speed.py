@@ -113,6 +113,14 @@ class TestSpeeds:
         assert isinstance(late, Skipped) and late.reason == "no time was left"
         (full,) = measured(Clock(torch.OutOfMemoryError("x")))
         assert isinstance(full, Skipped) and "memory is too small" in full.reason
+        assert speeds.run_everywhere([large, late, full]).passed
+
+    def test_kernels_that_break_are_skipped_and_fail_the_check_while_others_are_measured(self) -> None:
+        broken, whole = measured(Clock(ValueError("no\nkernel"), 4.0, 1.0, 1.0, 1.0, 1.0), loads=[LOAD, LOAD])
+        assert isinstance(broken, Skipped) and broken.reason == "ValueError: no" and isinstance(whole, Speed)
+        check = speeds.run_everywhere([broken, whole])
+        assert not check.passed and check.detail == "top_logits, B 2, N 2, V 160: ValueError: no"
+        assert speeds.run_everywhere([whole]).detail == "1 measured, 0 left out"
 
     def test_where_pytorch_cannot_the_kernels_are_measured_all_the_same(self) -> None:
         (only,) = measured(Clock(4.0, 1.0, 1.0, 1.0, RuntimeError("not in a graph\nat all")))

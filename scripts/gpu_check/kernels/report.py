@@ -48,9 +48,10 @@ def machine(device: torch.device) -> str:
     return f"{where}; trtspec {__version__}, {versions}"
 
 
-def render(where: str, seed: int, findings: Findings, seconds: float) -> str:
-    """The whole report."""
-    parts = ["# The kernels on this device", f"{where}. In {seconds:.0f} s, {verdict(findings.checks)}; seed {seed}."]
+def render(where: str, seed: int, findings: Findings, seconds: float, finished: bool = True) -> str:
+    """The whole report, or what there is of it."""
+    told = verdict(findings.checks) if finished else f"so far {verdict(findings.checks)}, and the run went on"
+    parts = ["# The kernels on this device", f"{where}. In {seconds:.0f} s, {told}; seed {seed}."]
     parts += [*findings.notes, "## Checks", checks_table(findings.checks)]
     if findings.seen:
         parts += ["## As the driver has them", _seen(findings.seen)]
