@@ -116,6 +116,8 @@ def edited(logits: Tensor, rows: ChoiceRows) -> Tensor:
 def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """Edited logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
     scores = _tempered(logits.float(), sampling)
+    if not any(params.truncates for params in sampling):
+        return scores
     return scores.masked_fill(scores < _floor(scores, _best(scores), sampling), -math.inf)
 
 
