@@ -170,8 +170,18 @@ def every_kind(dtype: torch.dtype) -> PassRows:
 
 
 @pytest.mark.parametrize("chooser", CHOOSERS.values(), ids=CHOOSERS)
-def test_rejection_decides_what_the_host_decides(chooser: KernelChooser) -> None:
-    """Chains of the papers' rule, in which every fate occurs, with edits and with logits that are no numbers."""
+def test_rejection_decides_what_the_host_decides(chooser: KernelChooser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of the papers' rule, in which every fate occurs, with edits and with logits that are no numbers.
+
+    What is beyond a chain's end is not set.
+    """
+    new_empty = Tensor.new_empty
+
+    def unset(*given: Any, **more: Any) -> Tensor:
+        made = new_empty(*given, **more)
+        return made.fill_(math.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(Tensor, "new_empty", unset)
     place = world.make_world(SamplingParams(0.8, top_k=6))
     place = replace(place, target=place.target.clone())
     place.target[0, 2] = math.nan

@@ -136,9 +136,9 @@ class KernelChooser:
         return self._kernels.choose_token(scores, *placed[2:], logits.shape[1]).ids
 
     def _scores(self, rows: PassRows, places: Sequence[Place], editor: Editor) -> Tensor:
-        """The target's scores after each place of some chains, [B, N + 1, V] float32."""
+        """The target's scores after each place of some chains, [B, N + 1, V] float32; anything beyond a chain's end."""
         logits, width = rows.logits, rows.draft.width + 1
-        scores = logits.new_zeros((rows.draft.rows * width, logits.shape[1]), dtype=torch.float32)
+        scores = logits.new_empty((rows.draft.rows * width, logits.shape[1]), dtype=torch.float32)
         cells = np.array([place.index * width + place.node + 1 for place in places], np.int64)
         most = self._places_at_once(logits)
         for start in range(0, len(places), most):
