@@ -240,14 +240,16 @@ def test_what_draws_no_noise_is_not_launched() -> None:
     assert_same(KernelChooser(Kernels(refused, refused, refused)).exact(some, Editor()), HOST.exact(some, Editor()))
 
 
-@pytest.mark.parametrize(("most", "launched"), [(30, [10, 30, 11]), (29, [10, 11])])
+@pytest.mark.parametrize(("most", "launched"), [(30, [20, 30, 11]), (29, [20, 11])])
 def test_more_truncated_places_than_are_processed_together_are_chosen_where_the_walk_comes(
     most: int, launched: list[int]
 ) -> None:
-    """Three trees of ten places and one more without nodes, beside two rows that are not truncated."""
-    rows = every_kind(torch.float32).pick([1, 2, 3, 4, 5, 5])
-    counts = torch.tensor([9, 9, 9, 9, 9, 0])
-    rows = PassRows(rows.plan, replace(rows.draft, counts=counts), rows.logits[:51])
+    """Three trees of ten places and one more without nodes, beside three rows of which nothing is truncated."""
+    rows = every_kind(torch.float32).pick([1, 2, 3, 4, 5, 0, 5])
+    best = rows.plan.rows[5]
+    best = replace(best, request=replace(best.request, sampling=SamplingParams(0.0, top_k=2)))
+    plan, counts = plan_of(*rows.plan.rows[:5], best, rows.plan.rows[6]), torch.tensor([9, 9, 9, 9, 9, 9, 0])
+    rows = PassRows(plan, replace(rows.draft, counts=counts), rows.logits[:61])
     seen = list[int]()
 
     def choose_token(logits: Tensor, *more: Any) -> ChosenTokens:

@@ -36,6 +36,7 @@ from trtspec.decoding.chooser import HOST, accept_draws, settled
 from trtspec.decoding.choosing import Place, choose_reached, is_edited, starts
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.pass_rows import PassRows
+from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.sampling import NO_TOKEN, process
 from trtspec.decoding.sending import send
 from trtspec.decoding.verify import NO_NODE, Outcome, walk_tree
@@ -101,13 +102,12 @@ class KernelChooser:
 
     def _at_once(self, rows: PassRows) -> list[bool]:
         """Rows where kernels choose at all places."""
-        counts = rows.draft.counts.tolist()
-        able = [row.samples and not is_edited(row) for row in rows.plan.rows]
-        truncated = [row.request.sampling.truncates for row in rows.plan.rows]
-        nodes = [count if first and second else 0 for count, first, second in zip(counts, able, truncated, strict=True)]
-        if sum(count + 1 for count in nodes if count) <= self._places_at_once(rows.logits):
+        columns = list(zip(rows.plan.rows, rows.draft.counts.tolist(), strict=True))
+        able = [row.samples and not is_edited(row) for row, _ in columns]
+        cut = [count if taken and _is_cut(row) else 0 for taken, (row, count) in zip(able, columns, strict=True)]
+        if sum(nodes + 1 for nodes in cut if nodes) <= self._places_at_once(rows.logits):
             return able
-        return [first and not count for first, count in zip(able, nodes, strict=True)]
+        return [taken and not nodes for taken, nodes in zip(able, cut, strict=True)]
 
     def _launch(self, rows: PassRows, taken: Sequence[bool]) -> list[Tensor]:
         """Choose everywhere in the taken rows and walk; only top_p waits. In rows without nodes the choice is all."""
@@ -149,6 +149,11 @@ class KernelChooser:
 
     def _places_at_once(self, logits: Tensor) -> int:
         return max(1, self._most_processed // logits.shape[1])
+
+
+def _is_cut(row: PlanRow) -> bool:
+    """Tokens are truncated before one is drawn."""
+    return row.request.sampling.truncates and not row.request.sampling.greedy
 
 
 def _drawn_scores(rows: PassRows) -> Tensor:
