@@ -5,12 +5,13 @@ Three kinds of pass or row go as they do on the host, because that is cheaper th
 - Passes in which no row draws noise, plain greedy decoding above all. An arg-max of PyTorch's and one copy decide them.
   The host's own time is what counts then: of plain decoding 0.03 ms, where sending what kernels are told takes 0.2 ms
   before the first launch; of drafts 0.2 to 0.3 ms while two nodes or less stay, where kernels take 0.25 ms, the same
-  every time, and three launches. (One thread of a Zen 3 processor, 8 rows, chains of 8.)
+  every time, and three launches. (One thread of a Zen 4 processor, 8 rows, chains of 8.)
 - Rows that are edited by token or by history, level by level: the host makes their edits place by place, penalties in a
   tenth of a millisecond and more. At places of a tree that the walk never reaches they would cost far more than waiting
   for the device at each level.
 - Drafts of truncated rows, level by level, where they have more places than are processed together. Up to there
-  processing places that the walk never reaches takes the device less than another level takes the host.
+  processing places that the walk never reaches is reckoned to cost the device less than another level costs the host,
+  some 0.9 ms; that is not measured on a GPU.
 
 Everything else waits for the device once; where top_p cuts, twice more for each group of places, whose nuclei must be
 counted before they are sorted.
