@@ -42,7 +42,10 @@ def chain_rejection(
     choices: Tensor,  # [B] int32: which of a request's n outputs
     vocabulary: int,
 ) -> ChainOutcome:
-    """The papers' rule: how far each chain stays, and the token that follows, drawn with noise of lane TARGET."""
+    """The papers' rule: how far each chain stays, and the token that follows, drawn with noise of lane TARGET.
+
+    What is beyond a count, scores of both sides included, may be anything.
+    """
     rows, width = tokens.shape
     drafted = tokens.long() * (torch.arange(width) < counts.unsqueeze(1))  # padding may be anything
     chains = Draft(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -86,7 +87,7 @@ class FakeGpu(TorchFunctionMode):
         if name in _READS or name in _COUNTED:
             self.waits.append(name)
         elif name in ("__getitem__", "__setitem__"):
-            self.waits += [name for index in _tensors_and_lists(args[1]) if _is_moved_or_counted(index)]
+            self.waits += [name for index in _arrays_and_lists(args[1]) if _is_moved_or_counted(index)]
             if name == "__setitem__" and isinstance(args[2], Tensor) and not isinstance(args[2], OnGpu):
                 self.waits.append("copy")
         else:
@@ -112,6 +113,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(list(value.values()))
 
 
-def _tensors_and_lists(index: Any) -> Iterator[Any]:
+def _arrays_and_lists(index: Any) -> Iterator[Any]:
     parts = index if isinstance(index, tuple) else (index,)
-    yield from (part for part in parts if isinstance(part, Tensor | list))
+    yield from (part for part in parts if isinstance(part, Tensor | list | np.ndarray))

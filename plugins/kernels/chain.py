@@ -95,10 +95,13 @@ def merge_parts(top, total, place, real, splits, NODES: tl.constexpr, PARTS: tl.
 
 @triton.jit
 def probability(scores, top, total):
-    """Of some scores, from the statistics of their law; 0 where the sum is 0."""
+    """Of some scores, from the statistics of their law; 0 where the sum is 0.
+
+    The quotient is rounded, because `/` is an approximation that each assembler writes in its own way.
+    """
     known = total > 0.0
     below = tl.where(known, scores, -INFINITY) - tl.where(known, top, 0.0)
-    return tl.exp(below) / tl.where(known, total, 1.0)
+    return tl.div_rn(tl.exp(below), tl.where(known, total, 1.0))
 
 
 @triton.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,9 @@ DEFAULTS = {"dtype": "bfloat16", "device": "cuda", "seed": None, "tune": False}
 
 
 def main(argv: Sequence[str]) -> int:
+    started = time.monotonic()
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(argv, argparse.Namespace(started=started))
     mode = MODES[options.mode]
     for name, value in DEFAULTS.items():
         if not hasattr(options, name):

@@ -24,8 +24,8 @@ class Check:
 class Progress:
     """Says what is going on, with the time since the start."""
 
-    def __init__(self) -> None:
-        self._started = time.monotonic()
+    def __init__(self, started: float | None = None) -> None:
+        self._started = time.monotonic() if started is None else started
 
     @property
     def seconds(self) -> float:

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from scripts.gpu_check.checks import NO_GPU, WRONG, Check, Progress, exit_code, no_gpu
-from scripts.gpu_check.choices import choices_agree, kernels_run
+from scripts.gpu_check.choices import choices
 from scripts.gpu_check.equality import (
     SAMPLED,
     SCHEDULES,
@@ -54,8 +54,7 @@ def _run(device: torch.device, extent: Extent, options: argparse.Namespace) -> i
     with tempfile.TemporaryDirectory() as folder:
         progress.say("making models and engines")
         exact, half = (make(size, Path(folder)) for size in (TINY, TINY_HALF))
-        checks = progress.tell([kernels_run(exact, device)])
-        checks += _float32(exact, device, extent, progress) + _bfloat16(half, device, extent, progress)
+        checks = _float32(exact, device, extent, progress) + _bfloat16(half, device, extent, progress)
         measured = half if options.quick else make(USEFUL, Path(folder))
         checks += progress.tell([recorded_passes(measured, measured.prompts(extent.prompts), extent.tokens, device)])
         section = _speed(measured, device, extent, progress)
@@ -80,7 +79,7 @@ def _float32(subject: Subject, device: torch.device, extent: Extent, progress: P
             drafts_pass("drafts are accepted where there are any", greedy),
             all_equal("seeded float32 text is the same by every schedule", plain, sampled),
             recorded_passes(subject, prompts, extent.tokens, device),
-            choices_agree(subject, prompts, extent.tokens, device),
+            *choices(subject, prompts, extent.tokens, device),
         ]
     )
 
@@ -92,8 +91,8 @@ def _bfloat16(subject: Subject, device: torch.device, extent: Extent, progress: 
     expected = references(model, prompts, extent.tokens)
     said = asyncio.run(texts(subject, prompts, extent.tokens, EngineOptions(device=device.type, threads=1)))
     name = "bfloat16 text is that of transformers up to near-ties"
-    agree = choices_agree(subject, prompts, extent.tokens, device)
-    return progress.tell([equal_within_margin(name, model, prompts, expected, said), agree])
+    chosen = choices(subject, prompts, extent.tokens, device)
+    return progress.tell([equal_within_margin(name, model, prompts, expected, said), *chosen])
 
 
 def _speed(subject: Subject, device: torch.device, extent: Extent, progress: Progress) -> Section:

@@ -15,6 +15,7 @@ from trtspec.decoding.draft import Draft
 from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import Pass, Runner, TargetOutput
+from trtspec.decoding.proposer import Proposer
 from trtspec.decoding.proposers.ngram import NgramProposer
 from trtspec.executors.embedded.cache import CachePool
 from trtspec.executors.embedded.decoder_config import NAME, DecoderConfig
@@ -91,11 +92,17 @@ def recorded_passes(subject: Subject, prompts: Sequence[Prompt], tokens: int, de
     return Check(f"{what} against passes as they are, {subject.dtype_name}", passed, detail)
 
 
-def run_passes(subject: Subject, runner: Runner, asked: Sequence[Request], acceptance: Acceptance = exact) -> None:
-    """All requests to their end, drafted by lookup, several at a time."""
+def run_passes(
+    subject: Subject,
+    runner: Runner,
+    asked: Sequence[Request],
+    acceptance: Acceptance = exact,
+    proposer: Proposer | None = None,
+) -> None:
+    """All requests to their end, drafted by lookup unless otherwise, several at a time."""
     size = BLOCKS * BLOCK_TOKENS
     limits = Limits(MAX_POSITIONS, BATCH, DEPTH, DEPTH, 256, size, subject.size.vocabulary)
-    engine = Engine(runner, NgramProposer(DEPTH, 1, 4), KVCache(BLOCKS, BLOCK_TOKENS), limits, acceptance)
+    engine = Engine(runner, proposer or NgramProposer(DEPTH, 1, 4), KVCache(BLOCKS, BLOCK_TOKENS), limits, acceptance)
     for request in asked:
         engine.submit(request)
     while not engine.idle:

@@ -16,6 +16,7 @@ from trtspec.config import EngineOptions
 from trtspec.decoding.chooser import HOST, Chooser
 from trtspec.executors import open_executor
 from trtspec.executors.embedded import opening
+from trtspec.executors.embedded.choosers import Passes
 from trtspec.types import Request, SamplingParams, StepOutput
 
 KINDS = (SamplingParams(), SamplingParams(1.0), SamplingParams(0.8, top_p=0.9, top_k=40), SamplingParams(min_tokens=5))
@@ -31,11 +32,11 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 @pytest.mark.parametrize("name", ["twins", pytest.param("kernels", marks=pytest.mark.slow)])
 def test_opened_engines_say_the_same(half: Subject, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, torch.dtype, int]] = []
+    asked: list[tuple[str, Passes]] = []
 
     def say(chooser: Asked) -> list[list[int]]:
-        def chosen(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Chooser:
-            asked.append((device.type, dtype, vocabulary))
+        def chosen(device: torch.device, passes: Passes) -> Chooser:
+            asked.append((device.type, passes))
             return chooser
 
         monkeypatch.setattr(opening, "choose_chooser", chosen)
@@ -44,7 +45,7 @@ def test_opened_engines_say_the_same(half: Subject, name: str, monkeypatch: pyte
         return said
 
     assert say(Asked(CHOOSERS[name])) == say(Asked(HOST))
-    assert set(asked) == {("cpu", torch.bfloat16, 267)}
+    assert set(asked) == {("cpu", Passes(torch.bfloat16, 267, nodes=8, acceptance="exact"))}
 
 
 async def texts(directory: Path, prompts: Sequence[tuple[int, ...]]) -> list[list[int]]:

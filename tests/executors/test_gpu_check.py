@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
 
+from scripts.gpu_check import choices
 from scripts.gpu_check.__main__ import main
 from scripts.gpu_check.checks import NO_GPU, Check
 from scripts.gpu_check.choices import BothWays
@@ -20,17 +22,21 @@ from scripts.gpu_check.equality import Schedule, all_equal, drafts_pass, equal_w
 from scripts.gpu_check.report import Section, render
 from scripts.gpu_check.running import Text
 from scripts.gpu_check.speed import Speed
+from scripts.gpu_check.subject import TINY, make
 from scripts.gpu_check.tensorrt_llm.signatures import TABLE
 from tests.fakes.installed import tensorrt_llm_double
 from tests.plans import plan_of
+from trtspec.decoding.chooser import HOST
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.edits import Editor
 from trtspec.decoding.pass_rows import PassRows
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.decoding.verify import Outcome
+from trtspec.executors.embedded.kernel_chooser import KernelChooser
 from trtspec.types import PassRecord
 
 ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
 PLAIN, DRAFTED = Schedule(0, 1), Schedule(8, 8)
 
 
@@ -91,6 +97,32 @@ def test_choices_that_differ_in_any_row_are_counted() -> None:
         both = BothWays(Saying(6), Saying(other))
         assert both.exact(rows, Editor()).bonus.tolist() == both.rejection(rows, Editor()).bonus.tolist() == [6, 5]
         assert (both.rows, both.accepted, both.differing) == (4, 2, 2 * differing)
+        assert both.drawn == 0, "rows without a plan"
+
+
+def test_choices_are_compared_by_both_rules_where_kernels_run_and_nowhere_else(tmp_path: Path) -> None:
+    subject = make(TINY, tmp_path)
+
+    def chosen() -> list[Check]:
+        return choices.choices(subject, subject.prompts(1), 6, CPU)
+
+    def off(rule: str) -> AbstractContextManager[object]:
+        def wrong(chooser: KernelChooser, rows: PassRows, editor: Editor) -> Outcome:
+            outcome: Outcome = getattr(HOST, rule)(rows, editor)
+            return outcome._replace(bonus=outcome.bonus + 1)
+
+        return patch.object(choices.KernelChooser, rule, wrong)
+
+    found = chosen()
+    assert [check.passed for check in found] == [True] * 3, found
+    with off("rejection"):
+        assert [check.passed for check in chosen()] == [True, True, False]
+    with off("exact"):
+        assert not chosen()[1].passed
+    with patch.object(choices, "why_not", return_value="RuntimeError: Failed to find C compiler."):
+        (told,) = chosen()
+    assert not told.passed
+    assert told.detail == "RuntimeError: Failed to find C compiler.; so their choices are not compared with PyTorch's"
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +144,7 @@ def test_everything_runs_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scripts.gpu_check", "--embedded", "--device", "cpu", "--quick"]
     done = subprocess.run([*command, "--output", str(report)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "all 9 checks passed" in report.read_text()
+    assert "all 12 checks passed" in report.read_text()
     assert report.read_text() in done.stdout
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +21,6 @@ from trtspec.errors import ConfigError, KernelError, MissingDependency
 
 PACKAGE = "tests.plugins"
 SEEN_BITS = (64, 64, 32, 32, 64, 64, 64)
-OTHER_TRITON = "TRTSPEC_OTHER_TRITON"
-"""Names the folder of another Triton, as `./scripts/other-triton` makes it; `./scripts/test --all` sets it."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,19 +60,6 @@ def test_rows_of_known_alignment_are_read_by_vectors() -> None:
     assert ("ld.global.v2" in aligned.ptx, "ld.global.v" in compile_sample().ptx) == (True, False)
 
 
-@pytest.fixture(params=["installed", "other"])
-def triton(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The version that compiles."""
-    if request.param == "installed":
-        return aot.triton_version()
-    if not (folder := os.environ.get(OTHER_TRITON)):
-        pytest.skip(f"{OTHER_TRITON} names no folder with another Triton: ./scripts/other-triton makes one")
-    before = aot.triton_version()
-    monkeypatch.syspath_prepend(folder)
-    assert aot.triton_version() != before
-    return aot.triton_version()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("logits", LOGITS_TYPES)
 @pytest.mark.parametrize("architecture", aot.ARCHITECTURES)
@@ -84,20 +67,6 @@ def test_every_architecture_and_type(triton: str, architecture: int, logits: str
     compiled = compile_sample(logits=logits, architecture=architecture)
     check(compiled, architecture)
     assert compiled.triton == triton
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", KERNELS.values(), ids=list(KERNELS))
-@pytest.mark.parametrize(("architecture", "width"), [(80, None), (100, 128_256)], ids=["80", "100, width known"])
-def test_every_kernel_compiles(spec: KernelSpec, architecture: int, width: int | None, triton: str) -> None:
-    sizes = {} if width is None else {"width": width, "vocabulary": width}
-    multiples = symbolic.multiples_of_16(spec, known_sizes(spec, KERNELS.values(), sizes))
-    compiled = aot.compile_kernel(spec, "bfloat16", architecture, multiples=multiples)
-    bits = tuple(64 if kind.startswith("*") else 32 for kind in spec.signature("bfloat16").values())
-    assert (ptx.read_entry(compiled.ptx).bits, compiled.triton) == (bits, triton)
-    assert not re.search(r"\b(add|sub|mul)(\.ftz)?\.f(32|64)\b", compiled.ptx), (
-        "an assembler may fuse what is unrounded"
-    )
 
 
 @pytest.mark.slow

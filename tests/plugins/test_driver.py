@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 import torch
 
 from plugins.aot import CompiledKernel, compile_kernel
+from plugins.contract import KernelSpec
 from plugins.launch import launch
 from plugins.sampling_specs import CHOOSE_TOKEN_PARTS
 from plugins.specs import KERNELS
@@ -20,7 +22,7 @@ from scripts.gpu_check.kernels.launches import Launch, every_kernel
 from scripts.gpu_check.kernels.rows import random_logits, rows
 from tests.fakes.libcuda import RecordingDriver, recording_driver
 from tests.plugins.doubles import Doing, Fault, without_compiler
-from trtspec.errors import MissingDependency
+from trtspec.errors import KernelError, MissingDependency
 
 CPU = torch.device("cpu")
 INVALID_PTX, OUT_OF_MEMORY = 218, 2
@@ -127,15 +129,52 @@ def write_an_input(launched: Launch, pointers: Sequence[int]) -> None:
     ctypes.c_uint8.from_address(launched.inputs[0].data_ptr()).value ^= 1
 
 
-def test_every_kernel_is_compared() -> None:
+@lru_cache
+def every_launch() -> list[Launch]:
+    """One of each kernel."""
     shape = Shape(2, 2, 40, padding=8)
-    launches = [item for kind in every_kernel(shape, torch.bfloat16, CPU, seed=1) for item in kind.launches()]
+    return [item for kind in every_kernel(shape, torch.bfloat16, CPU, seed=1) for item in kind.launches()]
+
+
+def test_every_kernel_is_compared() -> None:
+    launches = every_launch()
     checks, seen = ahead.check(without_compiler(launches, ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
     assert {item.spec.name for item in launches} == set(KERNELS)
     assert [item.detail for item in checks if not item.passed] == []
     assert len(checks) == len(KERNELS) + 1 and len(seen) == len(KERNELS)
     some, _ = ahead.check(without_compiler(launches[:2], ahead.AS_THE_LAUNCHER), Doing(launches))  # type: ignore[arg-type]
     assert not some[-1].passed and "walk_tree" in some[-1].detail
+
+
+def test_a_kernel_that_does_not_compile_fails_alone_and_the_same_is_compiled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str, tuple[str, ...]]] = []
+
+    def compile_only(spec: KernelSpec, logits: str, architecture: int, multiples: Sequence[str]) -> CompiledKernel:
+        asked.append((spec.name, logits, tuple(multiples)))
+        if spec.name == "walk_tree":
+            raise KernelError("the compiler's words")
+        return without_compiler([item for item in launches if item.spec is spec][:1], ahead.AS_THE_PLUGIN)[0].compiled  # type: ignore[return-value]
+
+    monkeypatch.setattr(ahead, "compile_kernel", compile_only)
+    launches = every_launch() * 2
+    checks, seen = ahead.check(ahead.compile_all(launches, 90), Doing(launches))  # type: ignore[arg-type]
+    assert len(asked) == len(set(asked)) < len(launches) * len(ahead.VARIANTS)
+    failed = {check.name: check.detail for check in checks if not check.passed}
+    assert failed == {
+        "PTX of walk_tree with TensorRT's arguments": ("float32, aligned as PyTorch's arrays: the compiler's words"),
+        "every kernel was launched": "not walk_tree",
+    }
+    assert len(seen) == len(ahead.VARIANTS) * (len(launches) - 2)
+
+
+def test_what_is_loaded_and_not_launched_is_missing(
+    driver: Driver, library: RecordingDriver, compiled: CompiledKernel
+) -> None:
+    library.reset(launch_code=OUT_OF_MEMORY)
+    checks, seen = ahead.check([ahead.Loaded(one_launch(), ahead.AS_THE_LAUNCHER, compiled)], driver)
+    assert len(seen) == 1 and not checks[-1].passed and "choose_token_parts" in checks[-1].detail
 
 
 @pytest.mark.parametrize("variant", ahead.VARIANTS, ids=["launcher's", "plugin's"])

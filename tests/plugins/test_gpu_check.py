@@ -6,8 +6,10 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +99,7 @@ def test_all_that_needs_no_gpu_runs_interpreted(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     text = report.read_text()
     assert text in done.stdout
-    assert "all 6 checks passed; seed 11." in text and "The PTX was not launched: that takes a GPU." in text
+    assert "all 7 checks passed; seed 11." in text and "The PTX was not launched: that takes a GPU." in text
     assert all(f"| {operation.name} | B 2, N 2, V 160 |" in text for operation in OPERATIONS)
 
 
@@ -299,11 +301,13 @@ def test_a_part_that_breaks_fails_and_the_next_one_runs(monkeypatch: pytest.Monk
     monkeypatch.setattr(agreement, "agreement", breaks)
     monkeypatch.setattr(checking, "OPERATIONS", OPERATIONS[:1])
     place = replace(checking.place_of(CPU), timer=Clock(*[1.0] * 9))
-    found = Findings()
-    checking.check_all(place, checking.TINY, 1, False, Progress(), found)
-    assert [check.passed for check in found.checks] == [False]
+    found, kept = Findings(), list[tuple[int, int]]()
+    keep = lambda: kept.append((len(found.checks), len(found.speeds)))  # noqa: E731
+    checking.check_all(place, checking.TINY, 1, False, Progress(), found, keep)
+    assert [check.passed for check in found.checks] == [False, True]
     assert "an illegal memory access" in found.checks[0].detail
     assert len(found.speeds) == 1 and len(found.notes) == 1
+    assert kept == [(1, 0), (1, 0), (1, 1), (2, 1)], "after each part, and after a measurement"
 
 
 @pytest.mark.parametrize(("chip", "architecture"), [((9, 0), 90), ((8, 7), 86), ((10, 3), 100), ((12, 1), 120)])
@@ -338,11 +342,44 @@ def test_the_ptx_of_all_shapes_and_two_types_is_launched_where_there_is_a_driver
 
 
 def test_the_exit_code_is_that_of_the_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fails(place: Any, extent: Any, seed: int, tuned: bool, progress: Any, found: Findings) -> None:
+    report = tmp_path / "report.md"
+
+    def fails(place: Any, extent: Any, seed: int, tuned: bool, progress: Any, found: Findings, keep: Any) -> None:
         assert (seed, tuned, extent) == (3, True, checking.TINY)
+        assert "so far all 0 checks passed, and the run went on; seed 3." in report.read_text()
         found.checks += [Check("a", True, ""), Check("a", False, "b")]
 
     monkeypatch.setattr(checking, "check_all", fails)
-    report = tmp_path / "report.md"
     assert main(["--kernels", "--device", "cpu", "--seed", "3", "--tune", "--output", str(report)]) == FAILED
-    assert "1 of 2 checks failed; seed 3." in report.read_text()
+    assert ", 1 of 2 checks failed; seed 3." in report.read_text()
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checking, "check_all", None)
+    assert main(["--kernels", "--device", "cpu", "--output", str(tmp_path / "nowhere" / "report.md")]) == WRONG
+    assert "error: --output cannot be written" in capsys.readouterr().err
+
+
+def test_a_report_that_can_no_longer_be_written_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.md"
+
+    def gone(*given: Any) -> None:
+        report.unlink()
+        report.mkdir()
+        given[-1]()
+
+    monkeypatch.setattr(checking, "check_all", gone)
+    assert main(["--kernels", "--device", "cpu", "--output", str(report)]) == WRONG
+    assert "# The kernels on this device" in capsys.readouterr().out
+
+
+def test_the_time_of_imports_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen = chain([100.0], repeat(107.0)), list[float]()
+    monkeypatch.setattr(checking, "check_all", lambda *given: seen.append(given[4].seconds))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    main(["--kernels", "--device", "cpu"])
+    assert seen == [7.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 
 from plugins.eager_verification import chain_rejection
 from plugins.specs import KERNELS
-from scripts.gpu_check.kernels import speeds, tuning
+from scripts.gpu_check.kernels import speeds, timing, tuning
 from scripts.gpu_check.kernels.loads import FULL, Load, Pool
 from scripts.gpu_check.kernels.operations import OPERATIONS
 from scripts.gpu_check.kernels.speeds import Means, Skipped, Speed
@@ -101,10 +101,10 @@ class TestSpeeds:
 
     def test_sweeps_read_every_word(self) -> None:
         words = torch.arange(9001, dtype=torch.int32)
-        for way in speeds._WAYS.values():
-            assert float(way(words.view(torch.float32)).sum() if way is speeds._sum else way(words).sum()) >= 0
-        assert int(speeds._WAYS["Triton, blocks of 8 KiB"](words).sum()) == 9000 * 9001 // 2
-        assert int(speeds._WAYS["Triton, blocks of 16 KiB"](words).sum()) == 9000 * 9001 // 2
+        for name in ("Triton, blocks of 8 KiB", "Triton, blocks of 16 KiB"):
+            assert int(speeds._WAYS[name](words).sum()) == 9000 * 9001 // 2
+        halves = torch.arange(9001) / 2.0
+        assert float(speeds._WAYS["torch.sum of float32"](halves.view(torch.int32))) == float(halves.double().sum())
 
     def test_what_does_not_fit_or_comes_too_late_is_skipped_with_its_reason(self) -> None:
         (large,) = measured(Clock(), loads=[Load(99, 2, 160)])
@@ -113,6 +113,14 @@ class TestSpeeds:
         assert isinstance(late, Skipped) and late.reason == "no time was left"
         (full,) = measured(Clock(torch.OutOfMemoryError("x")))
         assert isinstance(full, Skipped) and "memory is too small" in full.reason
+        assert speeds.run_everywhere([large, late, full]).passed
+
+    def test_kernels_that_break_are_skipped_and_fail_the_check_while_others_are_measured(self) -> None:
+        broken, whole = measured(Clock(ValueError("no\nkernel"), 4.0, 1.0, 1.0, 1.0, 1.0), loads=[LOAD, LOAD])
+        assert isinstance(broken, Skipped) and broken.reason == "ValueError: no" and isinstance(whole, Speed)
+        check = speeds.run_everywhere([broken, whole])
+        assert not check.passed and check.detail == "top_logits, B 2, N 2, V 160: ValueError: no"
+        assert speeds.run_everywhere([whole]).detail == "1 measured, 0 left out"
 
     def test_where_pytorch_cannot_the_kernels_are_measured_all_the_same(self) -> None:
         (only,) = measured(Clock(4.0, 1.0, 1.0, 1.0, RuntimeError("not in a graph\nat all")))
@@ -155,23 +163,77 @@ def test_a_median_of_some_repeats_is_taken_whatever_they_take(monkeypatch: pytes
     assert called == [1, *[1, 2] * FEWEST]
 
 
-def test_on_a_device_all_calls_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls are made to warm up, all three are recorded, and each replay is timed by events: 6 to 30 ms."""
-    happened: list[str] = []
-    graph = SimpleNamespace(replay=lambda: happened.append("replay"))
-    times = iter([6.0, 9.0, 12.0, 30.0, 30.0])
+class FakeEvent:
+    """Says when it is recorded and waited for; the device has come to it already where it is told to be so."""
 
-    @contextlib.contextmanager
-    def recording(given: object) -> Iterator[None]:
-        assert given is graph
-        happened.append("record")
-        yield
-        happened.append("recorded")
+    def __init__(self, happened: list[str], times: Iterator[float], idle: Iterator[bool]) -> None:
+        self._happened, self._times, self._idle = happened, times, idle
 
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: next(times))
-    for name, value in {"CUDAGraph": lambda: graph, "graph": recording, "synchronize": lambda: None}.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    def record(self) -> None:
+        self._happened.append("event")
+
+    def query(self) -> bool:
+        self._happened.append("query")
+        return next(self._idle, False)
+
+    def synchronize(self) -> None:
+        self._happened.append("wait")
+
+    def elapsed_time(self, end: object) -> float:
+        assert isinstance(end, FakeEvent) and end is not self
+        return next(self._times)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Stands for the calls of CUDA that a timer makes; the list that is returned says what happened, in order."""
+
+    def stand(times: Sequence[float], idle: Sequence[bool]) -> list[str]:
+        happened: list[str] = []
+        graph = SimpleNamespace(replay=lambda: happened.append("replay"))
+        left = iter(times), iter(idle)
+
+        @contextlib.contextmanager
+        def recording(given: object) -> Iterator[None]:
+            assert given is graph
+            happened.append("record")
+            yield
+            happened.append("recorded")
+
+        fakes = {
+            "CUDAGraph": lambda: graph,
+            "graph": recording,
+            "synchronize": lambda: None,
+            "Event": lambda enable_timing: FakeEvent(happened, *left),
+            "_sleep": lambda cycles: happened.append(f"sleep {cycles}"),
+        }
+        for name, value in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        return happened
+
+    return stand
+
+
+def timed(sleep: int) -> list[str]:
+    """One replay between two events: all is queued while the device sleeps, before anybody waits."""
+    return [f"sleep {sleep}", "event", "replay", "event", "query", "wait"]
+
+
+def test_on_a_device_all_calls_are_one_graph(device: Callable[..., list[str]]) -> None:
+    """Two calls are made to warm up, all three are recorded, and each replay is timed by events: 6 to 30 ms.
+
+    The second one found the device idle, which waits twice as long from then on; its time does not count.
+    """
+    happened = device([6.0, 9.0, 12.0, 30.0, 30.0], [False, True])
     calls = [partial(happened.append, name) for name in "abc"]
     assert GraphTimer()(calls, 0.0) == pytest.approx(0.012 / 3)
-    assert happened == [*"ab", "record", *"abc", "recorded", *["replay"] * 6]
+    first = timing._FEWEST_CYCLES
+    replays = [*timed(first) * 2, *timed(2 * first) * 4]
+    assert happened == [*"ab", "record", *"abc", "recorded", "replay", *replays]
+
+
+def test_a_device_that_the_host_never_gets_ahead_of_is_not_timed(device: Callable[..., list[str]]) -> None:
+    """CUDA_LAUNCH_BLOCKING makes one."""
+    device([], [True] * 99)
+    with pytest.raises(RuntimeError, match="not queued ahead of the device: it waits 1,073,741,824 cycles"):
+        GraphTimer()([lambda: None], 0.0)

@@ -16,19 +16,48 @@ from plugins import launch
 from tests.choosers import TWINS
 from trtspec.decoding.chooser import HOST
 from trtspec.executors.embedded import choosers
-from trtspec.executors.embedded.choosers import choose_chooser, why_not
+from trtspec.executors.embedded.choosers import Passes, choose_chooser, why_not
 from trtspec.executors.embedded.kernel_chooser import KernelChooser, Kernels
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CHAINS = Passes(torch.float32, 300, nodes=16, acceptance="rejection")
 
 
-def test_the_kernels_do_what_they_must_and_are_tried_with_what_passes_launch() -> None:
+def test_the_kernels_do_what_they_must() -> None:
     """Interpreted, as everywhere in tests."""
-    assert why_not(CPU, torch.bfloat16, 300) is None
+    assert why_not(CPU, Passes(torch.bfloat16, 300, nodes=2, acceptance="rejection")) is None
+
+
+@pytest.mark.parametrize(
+    ("passes", "walked", "rejected"),
+    [
+        (Passes(torch.bfloat16, 300), [], []),
+        (Passes(torch.bfloat16, 300, nodes=1), [1], []),
+        (Passes(torch.bfloat16, 300, nodes=15), [1, 2], []),
+        (Passes(torch.bfloat16, 300, nodes=15, acceptance="rejection"), [1, 2], [1, 2]),
+        (CHAINS, [1, 2, 16], [1, 2, 16]),
+    ],
+    ids=["no drafts", "one node", "trees", "rejection", "rejection, 16 nodes"],
+)
+def test_what_is_tried_is_what_passes_launch(passes: Passes, walked: list[int], rejected: list[int]) -> None:
+    """By the widths of drafts that Triton tells apart."""
+    seen: dict[str, list[Any]] = {"choose_token": [], "walk_tree": [], "chain_rejection": []}
+
+    def tried(name: str, size: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: seen[name].append(size(*given)) or getattr(TWINS, name)(*given)
+
+    kernels = Kernels(
+        choose_token=tried("choose_token", lambda logits, *rest: (logits.dtype, logits.shape[1])),
+        walk_tree=tried("walk_tree", lambda ids, tokens, *rest: tokens.shape[1]),
+        chain_rejection=tried("chain_rejection", lambda target, draft, tokens, *rest: tokens.shape[1]),
+    )
+    assert why_not(CPU, passes, kernels) is None
+    assert seen["choose_token"] == [(passes.dtype, 300), (torch.float32, 300)]
+    assert (seen["walk_tree"], seen["chain_rejection"]) == (walked, rejected)
 
 
 def test_on_a_cpu_nothing_is_tried() -> None:
-    assert choose_chooser(CPU, torch.float32, 300, TWINS) is HOST
+    assert choose_chooser(CPU, CHAINS, TWINS) is HOST
 
 
 def refuse(*arguments: object) -> Any:
@@ -39,7 +68,7 @@ def test_without_triton_the_reason_is_that(monkeypatch: pytest.MonkeyPatch) -> N
     for name in [name for name in sys.modules if name.startswith("plugins.kernels")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "triton", None)
-    reason = why_not(CPU, torch.float32, 300)
+    reason = why_not(CPU, CHAINS)
     assert reason is not None and reason.startswith("ModuleNotFoundError: import of triton halted")
 
 
@@ -47,9 +76,11 @@ def test_the_log_says_which_it_is_and_why(caplog: pytest.LogCaptureFixture, monk
     caplog.set_level(logging.INFO, logger=choosers.__name__)
     on_cpu: Callable[..., str | None] = lambda device, *more: why_not(CPU, *more)  # noqa: E731
     monkeypatch.setattr(choosers, "why_not", on_cpu)
-    assert isinstance(choose_chooser(GPU, torch.float32, 300, TWINS), KernelChooser)
-    assert choose_chooser(GPU, torch.float32, 300, replace(TWINS, walk_tree=refuse)) is HOST
-    told, warned = caplog.records
+    assert isinstance(choose_chooser(GPU, CHAINS, TWINS), KernelChooser)
+    assert choose_chooser(GPU, CHAINS, replace(TWINS, walk_tree=refuse)) is HOST
+    before, told, again, warned = caplog.records
+    compiling = (logging.INFO, "compiling kernels that choose tokens, for cuda")
+    assert [(item.levelno, item.getMessage()) for item in (before, again)] == [compiling] * 2
     assert (told.levelno, told.getMessage()) == (logging.INFO, "Triton's kernels choose tokens on cuda")
     assert warned.levelno == logging.WARNING
     assert "PyTorch chooses tokens on cuda" in warned.getMessage()
@@ -67,9 +98,9 @@ def off_by_one(kernel: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("name", ["choose_token", "walk_tree", "chain_rejection"])
 def test_kernels_that_are_wrong_are_not_used(name: str) -> None:
     wrong: Kernels = replace(TWINS, **{name: off_by_one(getattr(TWINS, name))})
-    reason = why_not(CPU, torch.float32, 300, wrong)
+    reason = why_not(CPU, CHAINS, wrong)
     assert reason is not None and reason.startswith(f"ArithmeticError: {name} says")
-    assert why_not(CPU, torch.float32, 300, TWINS) is None
+    assert why_not(CPU, CHAINS, TWINS) is None
 
 
 def test_a_kernel_is_launched_on_the_gpu_of_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

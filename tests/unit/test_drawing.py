@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tests.fake_gpu import FakeGpu, OnGpu, on_gpu
 from tests.plans import decode_row
 from trtspec.decoding.candidates import drawn
+from trtspec.decoding.draft import Draft, merged
 from trtspec.decoding.drawing import draw
 from trtspec.decoding.edits import Editor
+from trtspec.decoding.growing import _spread
 from trtspec.decoding.rng import Lane
 from trtspec.decoding.sampling import NO_TOKEN, ChoiceRows, choose, process
 from trtspec.types import Request, SamplingParams
@@ -85,9 +90,30 @@ def test_nothing_is_drawn_from_logits_that_are_no_numbers_or_where_all_is_forbid
     assert drawn.tokens.tolist() == [NO_TOKEN] * 3 and not drawn.probs.any()
 
 
-def test_laws_stay_on_the_device_where_they_were_drawn() -> None:
-    """They are as large as the vocabulary, and the target's are there, too."""
-    with FakeGpu():
-        found = drawn(on_gpu(LOGITS.expand(2, -1).clone()), rows_of(WARM, WARM), None, 5)
+def test_laws_stay_on_the_device_where_they_were_drawn_and_no_copy_to_it_waits() -> None:
+    """They are as large as the vocabulary, and the target's are there, too. Choosing waits, for what it must count."""
+    gpu = FakeGpu()
+    with gpu:
+        found = drawn(on_gpu(LOGITS.expand(3, -1).clone()), rows_of(WARM, SamplingParams(), WARM), None, 8)
         assert isinstance(found.probs, OnGpu)
         assert not isinstance(found.tokens, OnGpu) and not isinstance(found.logprobs, OnGpu)
+        assert set(gpu.waits) == {"nonzero", "cpu"}
+        gpu.waits.clear()
+        draft = replace(Draft.chains([[1], [2], [3]]), probs=found.probs.unsqueeze(1))
+        mixed = merged(draft.spread([2, None, 0]), Draft.chains([[4, 5], [6], []]), torch.tensor([True, False, True]))
+        assert isinstance(mixed.probs, OnGpu) and gpu.waits == []
+        spread = _spread(found, np.array([0, 1, 3]), 4, 1)
+        assert isinstance(spread.probs, OnGpu) and gpu.waits == []
+    assert mixed.probs.as_subclass(Tensor)[[0, 2], 0].tolist() == found.probs.as_subclass(Tensor)[[2, 0]].tolist()
+    assert mixed.tokens.tolist() == [[3, 0], [6, 0], [1, 0]]
+    assert spread.probs.as_subclass(Tensor)[2].sum() == 0 and len(spread.probs) == 4
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf])
+def test_scores_that_nothing_truncates_are_those_of_a_truncation_that_keeps_all(bad: float | None) -> None:
+    """Bit by bit, rows without a law included."""
+    logits = torch.cat([LOGITS, -LOGITS])
+    if bad is not None:
+        logits[0, 2] = bad
+    plain, cut = (process(logits, [SamplingParams(0.7, top_k=k)] * 2) for k in (0, 5))
+    assert torch.equal(plain.view(torch.int32), cut.view(torch.int32))

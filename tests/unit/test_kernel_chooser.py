@@ -170,8 +170,18 @@ def every_kind(dtype: torch.dtype) -> PassRows:
 
 
 @pytest.mark.parametrize("chooser", CHOOSERS.values(), ids=CHOOSERS)
-def test_rejection_decides_what_the_host_decides(chooser: KernelChooser) -> None:
-    """Chains of the papers' rule, in which every fate occurs, with edits and with logits that are no numbers."""
+def test_rejection_decides_what_the_host_decides(chooser: KernelChooser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of the papers' rule, in which every fate occurs, with edits and with logits that are no numbers.
+
+    What is beyond a chain's end is not set.
+    """
+    new_empty = Tensor.new_empty
+
+    def unset(*given: Any, **more: Any) -> Tensor:
+        made = new_empty(*given, **more)
+        return made.fill_(math.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(Tensor, "new_empty", unset)
     place = world.make_world(SamplingParams(0.8, top_k=6))
     place = replace(place, target=place.target.clone())
     place.target[0, 2] = math.nan
@@ -188,12 +198,13 @@ def test_rejection_decides_what_the_host_decides(chooser: KernelChooser) -> None
 @pytest.mark.parametrize(
     ("kinds", "waits", "sent"),
     [
+        ([SamplingParams()], ["cpu"], 0),
         (PLAIN, ["cpu"], 1),
         ([*PLAIN, SamplingParams(0.7)], ["cpu"], 2),
         ([SamplingParams(0.7, top_k=4, min_p=0.1)], ["cpu"], 4),
         ([SamplingParams(0.7, top_p=0.9)], ["nonzero", "__int__", "cpu"], 5),
     ],
-    ids=["plain", "temperature", "top-k", "top-p"],
+    ids=["greedy", "plain", "temperature", "top-k", "top-p"],
 )
 def test_a_pass_over_trees_waits_for_the_device_once(kinds: list[SamplingParams], waits: list[str], sent: int) -> None:
     """But for nuclei, whose size must be known before they are sorted. Nothing mixes devices."""
@@ -215,6 +226,41 @@ def test_a_pass_over_trees_waits_for_the_device_once(kinds: list[SamplingParams]
     assert (gpu.waits, gpu.sent) == (waits, sent)
 
 
+def refused(*given: object) -> Any:
+    raise AssertionError("launched")
+
+
+def test_what_draws_no_noise_is_not_launched() -> None:
+    """Greedy rows, some with drafts, one edited, one in the middle of a prompt."""
+    rows = every_kind(torch.bfloat16).pick([0, 6, 0])
+    asked = Request("part", (1, 2), 40, SamplingParams(1.0))
+    prompt = replace(chunk_row(asked, 0, 1, sequence_id=9), scored=1)
+    draft = Draft.trees([([1, 2], [-1, 0]), ([], []), ([3], [-1]), ([], [])])
+    some = PassRows(plan_of(*rows.plan.rows, prompt), draft, rows.logits[:7])
+    assert_same(KernelChooser(Kernels(refused, refused, refused)).exact(some, Editor()), HOST.exact(some, Editor()))
+
+
+@pytest.mark.parametrize(("most", "launched"), [(30, [20, 30, 11]), (29, [20, 11])])
+def test_more_truncated_places_than_are_processed_together_are_chosen_where_the_walk_comes(
+    most: int, launched: list[int]
+) -> None:
+    """Three trees of ten places and one more without nodes, beside three rows of which nothing is truncated."""
+    rows = every_kind(torch.float32).pick([1, 2, 3, 4, 5, 0, 5])
+    best = rows.plan.rows[5]
+    best = replace(best, request=replace(best.request, sampling=SamplingParams(0.0, top_k=2)))
+    plan, counts = plan_of(*rows.plan.rows[:5], best, rows.plan.rows[6]), torch.tensor([9, 9, 9, 9, 9, 9, 0])
+    rows = PassRows(plan, replace(rows.draft, counts=counts), rows.logits[:61])
+    seen = list[int]()
+
+    def choose_token(logits: Tensor, *more: Any) -> ChosenTokens:
+        seen.append(len(logits))
+        return eager.choose_token(logits, *more)
+
+    chooser = KernelChooser(replace(TWINS, choose_token=choose_token), most_processed=most * VOCABULARY)
+    assert_same(chooser.exact(rows, Editor()), HOST.exact(rows, Editor()))
+    assert seen == launched
+
+
 def test_edits_are_made_where_the_walk_comes_and_nothing_mixes_devices() -> None:
     rows = every_kind(torch.float16)
     gpu, editor, launched = FakeGpu(), Counted(), list[int]()
@@ -224,13 +270,13 @@ def test_edits_are_made_where_the_walk_comes_and_nothing_mixes_devices() -> None
         return eager.choose_token(logits, *more)
 
     kernels = (choose_token, *TWIN_FUNCTIONS[1:])
-    chooser = KernelChooser(Kernels(*(gpu.kernel(kernel) for kernel in kernels)), most_processed=25 * VOCABULARY)
+    chooser = KernelChooser(Kernels(*(gpu.kernel(kernel) for kernel in kernels)), most_processed=30 * VOCABULARY)
     with gpu:
         outcome = chooser.exact(rows._replace(logits=on_gpu(rows.logits)), editor)
     assert_same(outcome, HOST.exact(rows, Editor()))
     edited = outcome.accepted[len(PLAIN) + len(PROCESSED) : len(KINDS)]
     assert editor.places == int(edited.sum()) + len(EDITED) < 10 * len(EDITED)
-    assert launched == [10 * len(PLAIN), 25, 25], "of the others, at most so many are processed together"
+    assert launched == [10 * len(PLAIN), 30, 20], "of the others, at most so many are processed together"
 
 
 @pytest.mark.parametrize("certain", [0, 2], ids=["all drawn", "some certain"])

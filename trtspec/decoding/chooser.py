@@ -1,7 +1,8 @@
 """Where a pass is decided: the seam between the rules of acceptance and what does their arithmetic.
 
-The chooser here is plain PyTorch and right on any device; on a GPU it asks for tokens level by level of the drafts,
-and waits for each. Executors have others for their devices, which decide the same.
+The chooser here is plain PyTorch and right on any device. On a GPU it waits once for the tokens of greedy rows, which
+are those at all places, and level by level of the drafts for others. Executors have others for their devices, which
+decide the same.
 """
 
 from __future__ import annotations

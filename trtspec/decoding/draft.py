@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from trtspec.decoding.sending import send
+
 ROOT = -1
 
 
@@ -67,7 +69,7 @@ class Draft:
             tokens=self.tokens[index],
             parents=self.parents[index],
             counts=self.counts[index] * there,
-            probs=None if self.probs is None else self.probs[index],
+            probs=None if self.probs is None else self.probs[send(index, self.probs.device)],
             certain=None if self.certain is None else self.certain[index],
         )
 
@@ -88,7 +90,7 @@ def merged(first: Draft, second: Draft, take_first: Tensor) -> Draft:
     if first.probs is not None or second.probs is not None:
         known = next(item.probs for item in pairs if item.probs is not None)
         laws = [torch.zeros_like(known) if item.probs is None else item.probs for item in pairs]
-        probs = torch.where(pick.unsqueeze(2).to(known.device), laws[0], laws[1])
+        probs = torch.where(send(pick, known.device).unsqueeze(2), laws[0], laws[1])
     return Draft(
         tokens=torch.where(pick, pairs[0].tokens, pairs[1].tokens),
         parents=torch.where(pick, pairs[0].parents, pairs[1].parents),

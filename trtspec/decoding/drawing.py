@@ -6,14 +6,16 @@ The other half of the rule is `verify.chain_rejection`, which needs the law of e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from trtspec.decoding.rng import Lane
 from trtspec.decoding.sampling import ChoiceRows, choose, edited, take, token_law
+from trtspec.decoding.sending import sent
 
 
 class Drawn(NamedTuple):
@@ -34,7 +36,8 @@ def draw(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, vocabulary:
     probs = scores.new_zeros(scores.shape)
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     if sampled:
-        probs[sampled] = token_law(scores[sampled], take(rows, sampled))
+        there = sent(sampled, torch.int64, scores.device)
+        probs[there] = token_law(scores[there], take(rows, sampled))
     return Drawn(choose(scores, rows), probs)
 
 
@@ -42,7 +45,8 @@ def _spread(logits: Tensor, token_ids: Tensor | None, vocabulary: int) -> Tensor
     """[S, V]: the logits at the target's ids, -inf elsewhere."""
     if token_ids is None and logits.shape[1] >= vocabulary:
         return logits[:, :vocabulary]
-    columns: Tensor | Sequence[int] = range(logits.shape[1]) if token_ids is None else token_ids
+    if token_ids is None:
+        return pad(logits, (0, vocabulary - logits.shape[1]), value=-math.inf)
     scores = logits.new_full((len(logits), vocabulary), -math.inf)
-    scores[:, columns] = logits
+    scores[:, token_ids] = logits
     return scores

@@ -19,6 +19,7 @@ from trtspec.decoding.drafting import DraftNetwork, DraftOutput, DraftPlan, Draf
 from trtspec.decoding.growth import Growth
 from trtspec.decoding.proposer import SequenceView
 from trtspec.decoding.sampling import ChoiceRows
+from trtspec.decoding.sending import send
 from trtspec.decoding.trees import Ints, TreeShape
 
 Guess = Callable[[Tensor, ChoiceRows], Candidates]
@@ -138,5 +139,5 @@ def _spread(found: Candidates, live: Ints, rows: int, places: int) -> Candidates
     probs = None
     if found.probs is not None:
         probs = found.probs.new_zeros(rows, found.probs.shape[1])
-        probs[live] = found.probs
+        probs[send(torch.from_numpy(live), probs.device)] = found.probs
     return Candidates(tokens.flatten(0, 1), logprobs.flatten(0, 1), probs)

@@ -23,10 +23,10 @@ class Entries(NamedTuple):
 
 
 def argmax(values: Tensor) -> Tensor:
-    """The first column with each row's largest value, [R]; NaN counts as largest."""
+    """The first column with each row's largest value, [R]; NaN counts as largest. NumPy has no bfloat16."""
     if values.device.type != "cpu":
         return values.argmax(dim=1)
-    return torch.from_numpy(values.numpy().argmax(axis=1))
+    return torch.from_numpy(values.float().numpy().argmax(axis=1))
 
 
 def top(values: Tensor, count: int) -> Tensor:

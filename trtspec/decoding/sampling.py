@@ -73,8 +73,7 @@ def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
 
 
 def best_tokens(logits: Tensor) -> Tensor:
-    """`choose` for greedy rows without edits."""
-    logits = logits.float()
+    """`choose` for greedy rows without edits. Logits in half precision are compared as they are, without a copy."""
     ids = rowwise.argmax(logits)
     return torch.where(torch.isfinite(logits.gather(1, ids.unsqueeze(1)).squeeze(1)), ids, NO_TOKEN)
 
@@ -117,6 +116,8 @@ def edited(logits: Tensor, rows: ChoiceRows) -> Tensor:
 def process(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:
     """Edited logits divided by temperature, with truncated tokens at -inf, [S, V] float32; no row may be greedy."""
     scores = _tempered(logits.float(), sampling)
+    if not any(params.truncates for params in sampling):
+        return scores
     return scores.masked_fill(scores < _floor(scores, _best(scores), sampling), -math.inf)
 
 

@@ -1,9 +1,11 @@
 """The PTX that engines hold, launched as TensorRT launches it, beside what the launchers leave.
 
 Each launch of every kernel twice. Compiled with what Triton's launcher relies on, it has to leave the same bits: the
-same code, but of the driver's assembler, and with an entry that takes what TensorRT passes. Compiled with what a plugin
-relies on, in an engine that knows the width alone, sums may be added up in another order; all else is the same again.
-Outputs are full of rubbish before a launch, so that a place that was not written shows, as one beyond the end does.
+same code, but of the driver's assembler, and with an entry that takes what TensorRT passes. No arithmetic is left to an
+assembler: sums and quotients say how they are rounded, and what is approximate is one instruction of the chip. Compiled
+with what a plugin relies on, in an engine that knows the width alone, sums may be added up in another order; all else
+is the same again. Outputs are full of rubbish before a launch, so that a place that was not written shows, as one
+beyond the end does.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from plugins import known, symbolic
 from plugins.aot import CompiledKernel, compile_kernel
-from plugins.contract import LOGITS, Array
+from plugins.contract import LOGITS, Array, KernelSpec
 from plugins.specs import KERNELS
 from scripts.gpu_check.checks import Check
 from scripts.gpu_check.kernels.comparing import Tolerance, difference, difference_in_bits
@@ -67,7 +69,8 @@ class Loaded:
 
     launch: Launch
     variant: Variant
-    compiled: CompiledKernel
+    compiled: CompiledKernel | Exception
+    """What went wrong, where nothing was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,35 +85,56 @@ class Seen:
 
 
 def compile_all(launches: Sequence[Launch], architecture: int) -> list[Loaded]:
-    """Each launch for each variant; side by side, because the compiler is a process."""
-    wanted = [(launch, variant) for launch in launches for variant in VARIANTS]
-
-    def compiled(item: tuple[Launch, Variant]) -> Loaded:
-        launch, variant = item
-        multiples = variant.multiples(launch)
-        return Loaded(
-            launch, variant, compile_kernel(launch.spec, logits_of(launch), architecture, multiples=multiples)
-        )
-
+    """Each launch for each variant; side by side, because the compiler is a process, and the same one once."""
+    wanted = [(launch, variant, _Request.of(launch, variant)) for launch in launches for variant in VARIANTS]
+    distinct = list(dict.fromkeys(request for _, _, request in wanted))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(compiled, wanted))
+        compiled = dict(zip(distinct, pool.map(lambda request: request.compiled(architecture), distinct), strict=True))
+    return [Loaded(launch, variant, compiled[request]) for launch, variant, request in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the compiler is asked for."""
+
+    name: str
+    spec: KernelSpec = field(compare=False)
+    """The one of that name."""
+    logits: str
+    multiples: tuple[str, ...]
+
+    @classmethod
+    def of(cls, launch: Launch, variant: Variant) -> _Request:
+        return cls(launch.spec.name, launch.spec, logits_of(launch), tuple(sorted(variant.multiples(launch))))
+
+    def compiled(self, architecture: int) -> CompiledKernel | Exception:
+        """Of one kernel only: others are launched all the same."""
+        try:
+            return compile_kernel(self.spec, self.logits, architecture, multiples=self.multiples)
+        except Exception as error:  # whatever the compiler's process comes to
+            return error
 
 
 def check(loaded: Sequence[Loaded], driver: Driver) -> tuple[list[Check], list[Seen]]:
     """A check a kernel, over all its launches, and what the driver says of each."""
     wrong: dict[str, list[str]] = {item.launch.spec.name: [] for item in loaded}
-    seen = []
+    seen, launched = [], set()
     for item in loaded:
-        name = item.launch.spec.name
+        name, compiled = item.launch.spec.name, item.compiled
+        if isinstance(compiled, Exception):
+            wrong[name].append(f"{logits_of(item.launch)}, {item.variant.title}: {compiled!s:.300}")
+            continue
         try:
-            function = driver.load(item.compiled.entry, item.compiled.ptx)
-            seen.append(Seen(name, logits_of(item.launch), item.variant.title, function, item.compiled.shared_bytes))
-            wrong[name] += _differences(item, driver, function)
+            function = driver.load(compiled.entry, compiled.ptx)
+            seen.append(Seen(name, logits_of(item.launch), item.variant.title, function, compiled.shared_bytes))
+            wrong[name] += _differences(item.launch, item.variant, compiled, driver, function)
+            launched.add(name)
         except (TrtspecError, RuntimeError) as error:  # the latter where a launch went wrong on the device
             wrong[name].append(str(error))
-    missing = sorted(set(KERNELS) - set(wrong))
+    missing = sorted(set(KERNELS) - launched)
     checks = [_check(name, told, sum(item.kernel == name for item in seen)) for name, told in wrong.items()]
-    return [*checks, Check("every kernel was launched", not missing, ", ".join(missing) or f"{len(wrong)}")], seen
+    told = f"not {', '.join(missing)}" if missing else f"all {len(launched)}"
+    return [*checks, Check("every kernel was launched", not missing, told)], seen
 
 
 def arguments_of(launch: Launch, outputs: Sequence[Tensor]) -> list[Argument]:
@@ -127,8 +151,9 @@ def logits_of(launch: Launch) -> str:
     return kinds[0] if kinds else "float32"
 
 
-def _differences(item: Loaded, driver: Driver, function: Function) -> list[str]:
-    launch, compiled = item.launch, item.compiled
+def _differences(
+    launch: Launch, variant: Variant, compiled: CompiledKernel, driver: Driver, function: Function
+) -> list[str]:
     before = [tensor.clone() for tensor in launch.inputs]
     outputs = [
         _Output(array, wanted, _rubbish(wanted))
@@ -138,10 +163,10 @@ def _differences(item: Loaded, driver: Driver, function: Function) -> list[str]:
     stream = torch.cuda.current_stream().cuda_stream if launch.inputs[0].is_cuda else 0
     arguments = arguments_of(launch, [output.tensor for output in outputs])
     driver.launch(function, grid, compiled.block_x, compiled.shared_bytes, stream, arguments)
-    found = [text for output in outputs for text in output.differences(item.variant.exact)]
+    found = [text for output in outputs for text in output.differences(variant.exact)]
     arrays = zip(launch.spec.inputs, launch.inputs, before, strict=True)
     found += [difference_in_bits(f"input {array.name}", after, given) for array, after, given in arrays]
-    return [f"{logits_of(launch)}, {item.variant.title}: {text}" for text in found if text is not None]
+    return [f"{logits_of(launch)}, {variant.title}: {text}" for text in found if text is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -24,7 +25,8 @@ from scripts.gpu_check.kernels.timing import GraphTimer, HostTimer, Timer
 from trtspec.errors import TrtspecError
 
 MEASURED_UNTIL, TUNED_UNTIL = 270.0, 480.0
-"""Seconds after the start at which nothing more is measured."""
+"""Seconds after the command began, imports included, at which nothing more is measured. What came before is not cut
+short: a compiler that takes minutes makes a run longer."""
 _POOL_SHARE = 0.3
 """Of the device's free memory; PyTorch's way needs several times what the kernels read."""
 
@@ -73,14 +75,38 @@ def run(options: argparse.Namespace) -> int:
         return WRONG
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     small = options.quick or options.device == "cpu"
-    progress, findings = Progress(), Findings()
+    progress, findings = Progress(options.started), Findings()
+    report = Report(options.output, machine(place.device), seed, progress, findings)
+    if not report.keep():
+        return WRONG
     progress.say(f"{machine(place.device)}; seed {seed}")
-    check_all(place, TINY if small else FULL, seed, options.tune, progress, findings)
-    report = render(machine(place.device), seed, findings, progress.seconds)
-    print("\n" + report)
-    if options.output is not None:
-        options.output.write_text(report, encoding="utf-8")
-    return exit_code(findings.checks)
+    check_all(place, TINY if small else FULL, seed, options.tune, progress, findings, report.keep)
+    print("\n" + report.text(finished=True))
+    return exit_code(findings.checks) if report.keep(finished=True) else WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found so far, in a file: whoever stops the run has that much."""
+
+    path: Path | None
+    where: str
+    seed: int
+    progress: Progress
+    findings: Findings
+
+    def text(self, finished: bool) -> str:
+        return render(self.where, self.seed, self.findings, self.progress.seconds, finished)
+
+    def keep(self, finished: bool = False) -> bool:
+        """Write it; false where that fails, which is said."""
+        if self.path is not None:
+            try:
+                self.path.write_text(self.text(finished), encoding="utf-8")
+            except OSError as error:
+                print(f"error: --output cannot be written: {error}", file=sys.stderr)
+                return False
+        return True
 
 
 def place_of(device: torch.device) -> Place:
@@ -90,12 +116,20 @@ def place_of(device: torch.device) -> Place:
     return Place(device, GraphTimer(), Driver, architecture)
 
 
-def check_all(place: Place, extent: Extent, seed: int, tuned: bool, progress: Progress, findings: Findings) -> None:
-    """Whatever a part comes to, the next ones run and the report is written."""
+def check_all(
+    place: Place,
+    extent: Extent,
+    seed: int,
+    tuned: bool,
+    progress: Progress,
+    findings: Findings,
+    keep: Callable[[], object],
+) -> None:
+    """Whatever a part comes to, the next ones run; what was found is kept after each, and after each measurement."""
     parts: list[tuple[str, Callable[[], None]]] = [
         ("kernels against their twins", partial(_agree, place, extent, seed, progress, findings)),
         ("the PTX as TensorRT launches it", partial(_ahead, place, extent, seed, progress, findings)),
-        ("speed", partial(_speed, place, extent, seed, tuned, progress, findings)),
+        ("speed", partial(_speed, place, extent, seed, tuned, progress, findings, keep)),
     ]
     for name, part in parts:
         progress.say(name)
@@ -103,6 +137,7 @@ def check_all(place: Place, extent: Extent, seed: int, tuned: bool, progress: Pr
             part()
         except Exception as error:  # a report without the rest tells more than a traceback without the report
             findings.checks += progress.tell([Check(f"{name}: runs to its end", False, f"{error!r:.300}")])
+        keep()
 
 
 def _agree(place: Place, extent: Extent, seed: int, progress: Progress, findings: Findings) -> None:
@@ -126,17 +161,28 @@ def _ahead(place: Place, extent: Extent, seed: int, progress: Progress, findings
     findings.checks += progress.tell(checks)
 
 
-def _speed(place: Place, extent: Extent, seed: int, tuned: bool, progress: Progress, findings: Findings) -> None:
+def _speed(
+    place: Place,
+    extent: Extent,
+    seed: int,
+    tuned: bool,
+    progress: Progress,
+    findings: Findings,
+    keep: Callable[[], object],
+) -> None:
     pool = _pool(place.device, extent, seed)
     means = speeds.Means(place.timer, extent.seconds, lambda: MEASURED_UNTIL - progress.seconds)
     for item in speeds.measure(extent.loads, OPERATIONS, pool, means):
         findings.speeds.append(item)
         progress.say(_told(item))
+        keep()
+    findings.checks += progress.tell([speeds.run_everywhere(findings.speeds)])
     if tuned:
         means = speeds.Means(place.timer, extent.seconds, lambda: TUNED_UNTIL - progress.seconds)
         for other in tuning.tune(extent.tuned, OPERATIONS, tuning.CHOICES, pool, means):
             findings.tuned.append(other)
             progress.say(str(other))
+            keep()
 
 
 def _pool(device: torch.device, extent: Extent, seed: int) -> Pool:

@@ -20,9 +20,9 @@ _SPEED = f"""\
 Bytes are those of bfloat16 logits that the kernels read, also where they read some twice; what else they read and write
 is not counted. Reading alone is the fastest of the kernels named, over as many bytes. Calls take turns on different
 logits, twice as many bytes as the last cache holds or one call's where that is more, so that small loads, too, read
-memory for the most part. A turn is recorded in one CUDA graph: the host's share is not in these times. PyTorch keeps
-log-probabilities, or probabilities, in memory. From {LARGE_BYTES / 1e6:.0f} MB on a kernel is to reach \
-{WANTED_SHARE:.0%} of reading alone."""
+memory for the most part. A turn is one CUDA graph, queued while the device is kept waiting: the host's share is not in
+these times. PyTorch keeps log-probabilities, or probabilities, in memory. From {LARGE_BYTES / 1e6:.0f} MB on a kernel
+is to reach {WANTED_SHARE:.0%} of reading alone."""
 
 
 @dataclass
@@ -48,9 +48,10 @@ def machine(device: torch.device) -> str:
     return f"{where}; trtspec {__version__}, {versions}"
 
 
-def render(where: str, seed: int, findings: Findings, seconds: float) -> str:
-    """The whole report."""
-    parts = ["# The kernels on this device", f"{where}. In {seconds:.0f} s, {verdict(findings.checks)}; seed {seed}."]
+def render(where: str, seed: int, findings: Findings, seconds: float, finished: bool = True) -> str:
+    """The whole report, or what there is of it."""
+    told = verdict(findings.checks) if finished else f"so far {verdict(findings.checks)}, and the run went on"
+    parts = ["# The kernels on this device", f"{where}. In {seconds:.0f} s, {told}; seed {seed}."]
     parts += [*findings.notes, "## Checks", checks_table(findings.checks)]
     if findings.seen:
         parts += ["## As the driver has them", _seen(findings.seen)]

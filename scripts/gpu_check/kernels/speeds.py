@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scripts.gpu_check.checks import Check
 from scripts.gpu_check.kernels.loads import Load, Pool
 from scripts.gpu_check.kernels.operations import Operation
 from scripts.gpu_check.kernels.sweep import sweep
@@ -54,6 +55,8 @@ class Skipped:
     operation: str
     load: Load
     reason: str
+    broken: bool = False
+    """Not for want of time or memory: the kernels did not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,23 @@ def _one(operation: Operation, load: Load, pool: Pool, means: Means, sweeper: Sw
         swept, swept_by = sweeper.seconds(prepared.reads)
     except torch.OutOfMemoryError:
         return Skipped(operation.name, load, "the device's memory is too small")
+    except Exception as error:  # of Triton, its compiler or the driver: other operations may do
+        return Skipped(operation.name, load, f"{type(error).__name__}: {_first_line(error)}", broken=True)
     try:
         torch_seconds, trouble = means.timer(prepared.torch_calls, means.seconds), ""
     except RuntimeError as error:  # memory, or what cannot be recorded in a graph
-        torch_seconds, trouble = None, str(error).splitlines()[0][:80]
+        torch_seconds, trouble = None, _first_line(error)
     return Speed(operation.name, load, prepared.reads, seconds, swept, swept_by, torch_seconds, trouble)
+
+
+def run_everywhere(measured: Sequence[Speed | Skipped]) -> Check:
+    """Whether our own kernels ran wherever there was time and memory."""
+    broken = [item for item in measured if isinstance(item, Skipped) and item.broken]
+    told = [f"{item.operation}, {item.load}: {item.reason}" for item in broken[:1]]
+    left_out = sum(isinstance(item, Skipped) for item in measured)
+    detail = told[0] if told else f"{len(measured) - left_out} measured, {left_out} left out"
+    return Check("kernels run on the loads that are measured", not broken, detail)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["no message"])[0][:80]

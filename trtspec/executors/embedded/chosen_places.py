@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -65,21 +66,13 @@ class Placed(NamedTuple):
 
 def groups(plan: StepPlan, draft: Draft, taken: Sequence[bool], most: int) -> list[Group]:
     """All places of the taken rows, which nothing edits; of those to be processed at most so many in a group."""
-    first, width = roots(plan, draft).tolist(), draft.width + 1
-    columns = list(zip(plan.rows, draft.counts.tolist(), draft.parents.tolist(), strict=True))
-    plain: list[tuple[Ints, SamplingParams]] = []
-    others: list[tuple[Ints, SamplingParams]] = []
-    for index, (row, count, parents) in enumerate(columns):
-        if taken[index]:
-            found = _places(row, place_depths(parents[:count]), first[index], index * width)
-            (plain if _is_plain(row.request.sampling) else others).append((found, row.request.sampling))
-    made = [_group(np.concatenate([found for found, _ in plain], axis=1), None)] if plain else []
-    if not others:
-        return made
-    sampling = [params for found, params in others for _ in range(found.shape[1])]
-    table = np.concatenate([found for found, _ in others], axis=1)
+    row, table = _places(plan, draft, np.flatnonzero(taken))
+    plain = np.array([_is_plain(item.request.sampling) for item in plan.rows], np.bool_)[row]
+    made = [_group(table[:, plain], None)] if plain.any() else []
+    sampling = [plan.rows[index].request.sampling for index in row[~plain].tolist()]
+    others = table[:, ~plain]
     starts = range(0, len(sampling), most)
-    return made + [_group(table[:, start : start + most], sampling[start : start + most]) for start in starts]
+    return made + [_group(others[:, start : start + most], sampling[start : start + most]) for start in starts]
 
 
 def _is_plain(sampling: SamplingParams) -> bool:
@@ -87,16 +80,25 @@ def _is_plain(sampling: SamplingParams) -> bool:
     return sampling.greedy or (sampling.temperature == 1.0 and not sampling.truncates)
 
 
-def _places(row: PlanRow, depths: Sequence[int], first: int, cell: int) -> Ints:
-    """One row's root and nodes, [6, 1 + n], in the order of a group's arrays."""
-    table = np.empty((6, len(depths)), np.int64)
-    table[0] = np.arange(first, first + len(depths))
-    table[1] = np.arange(cell, cell + len(depths))
-    table[2] = bits(row.request.seed)
-    table[3] = row.next_position + np.array(depths)
-    table[4] = row.choice
-    table[5] = not row.request.sampling.greedy
-    return table
+def _places(plan: StepPlan, draft: Draft, rows: Ints) -> tuple[Ints, Ints]:
+    """Root and nodes of some rows, one row after the other: whose each is, [T], and [6, T] as a group's arrays."""
+    counts, parents = draft.counts.tolist(), draft.parents.tolist()
+    deep = [place_depths(parents[index][: counts[index]]) for index in rows.tolist()]
+    sizes = np.array([len(item) for item in deep], np.int64)
+    row = np.repeat(rows, sizes)
+    place = np.arange(len(row)) - np.repeat(sizes.cumsum() - sizes, sizes)
+    told = np.array([_of_row(item) for item in plan.rows], np.int64)[row]
+    table = np.empty((6, len(row)), np.int64)
+    table[0] = roots(plan, draft).numpy()[row] + place
+    table[1] = row * (draft.width + 1) + place
+    table[2:] = told.T
+    table[3] += np.fromiter(chain.from_iterable(deep), np.int64, len(row))
+    return row, table
+
+
+def _of_row(row: PlanRow) -> tuple[int, int, int, bool]:
+    """What all places of a row have, in the order of a group's arrays; the position is that of the root."""
+    return bits(row.request.seed), row.next_position, row.choice, not row.request.sampling.greedy
 
 
 def _group(table: Ints, sampling: Sequence[SamplingParams] | None) -> Group:

@@ -16,7 +16,7 @@ from trtspec.decoding.engine import Engine
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.proposer import make_proposer
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.executors.embedded.choosers import choose_chooser
+from trtspec.executors.embedded.choosers import Passes, choose_chooser
 from trtspec.executors.embedded.decoder_config import NAME as CONFIG_NAME
 from trtspec.executors.embedded.decoder_config import DecoderConfig
 from trtspec.executors.embedded.device import check_device, choose_device, dense_bytes
@@ -74,7 +74,8 @@ def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> 
     networks = kind.create(shape, weights, stored)
     proposer = make_proposer(speculative, networks.drafter)
     kv_cache = KVCache(blocks, block_tokens, prefix_sharing=options.prefix_sharing)
-    chooser = choose_chooser(device, dtype, limits.vocabulary_size)
+    passes = Passes(dtype, limits.vocabulary_size, speculative.draft_nodes, speculative.acceptance)
+    chooser = choose_chooser(device, passes)
     engine = Engine(networks.runner, proposer, kv_cache, limits, rule(speculative, chooser))
     _warm_up(directory, engine, limits)
     return OpenedEngine(engine, _info(manifest, speculative, limits))
