@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,7 +41,9 @@ class Folders(dict[str, Path]):
         self._build = build
 
     def __missing__(self, method: str) -> Path:
-        self[method] = self._build(method)
+        """In a thread: the builder runs an event loop of its own, and a test that asks may run in one."""
+        with ThreadPoolExecutor(1) as thread:
+            self[method] = thread.submit(self._build, method).result()
         return self[method]
 
 
