@@ -8,7 +8,11 @@ TrtspecError
 │   ├── DuplicateRequest    a live request has this id
 │   ├── Unsupported         this engine cannot do what the request asks
 │   ├── SpeculationRefused  the request insists on speculation that is off
-│   ├── Overloaded          the queue is full; try again
+│   ├── Overloaded          the server has no room for the request; try again
+│   │   └── QueueTimeout    the request waited longer than the server lets it; try again
+│   ├── ClientBusy          the client has as many live requests as one may have
+│   ├── RateLimited         the client has used up what it may use in a minute
+│   ├── SlowReader          the client did not take what was sent to it
 │   ├── Draining            the server is going down; go elsewhere
 │   ├── EngineLoading       the engine is not open yet; try again
 │   ├── EngineLost          the engine's process died; go elsewhere
@@ -79,6 +83,27 @@ class SpeculationRefused(RequestError):
 
 class Overloaded(RequestError):
     reason = "OVERLOADED"
+
+
+class QueueTimeout(Overloaded):
+    reason = "QUEUE_TIMEOUT"
+
+
+class ClientBusy(RequestError):
+    reason = "CLIENT_CONCURRENCY"
+
+
+class RateLimited(RequestError):
+    """`retry_seconds`: when this request would fit. `closed_seconds`: nothing of the client is let in before that."""
+
+    reason = "CLIENT_RATE"
+
+    def __init__(self, message: str, retry_seconds: float, closed_seconds: float) -> None:
+        super().__init__(message, retry_seconds=f"{retry_seconds:.3f}", closed_seconds=f"{closed_seconds:.3f}")
+
+
+class SlowReader(RequestError):
+    reason = "SLOW_READER"
 
 
 class Draining(RequestError):

@@ -110,6 +110,7 @@ class Request:
     """On `time.monotonic()`, which all processes of a Linux machine share."""
     tenant: str = ""
     """Separates prefix caches."""
+    client: str = ""
     n: int = 1
     """Independent outputs."""
     logprobs: int | None = None

@@ -84,7 +84,7 @@ async def executor(kind: str, folder: Path) -> AsyncIterator[Executor]:
     options = EngineOptions(max_batch_size=4) if kind.startswith("tensorrt_llm") else OPTIONS
     executor = await open_executor(folder, options, in_process=kind in ("thread", "front-end"))
     if kind == "front-end":
-        async with joined(Hub(executor, max_requests=64)) as front:
+        async with joined(Hub(executor)) as front:
             yield front
             await front.aclose()
     else:

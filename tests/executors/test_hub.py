@@ -14,9 +14,10 @@ from trtspec.errors import DuplicateRequest, EngineFault, EngineLost, Overloaded
 from trtspec.executors.hub import Hub
 from trtspec.executors.hub_messages import AskStats, Events, Joined, Reading, Run, Welcome
 from trtspec.executors.remote import RemoteExecutor
+from trtspec.service.gate import GatedExecutor, GateLimits
+from trtspec.service.places import QueueLimits
 from trtspec.types import EngineStats, Health, Request, RequestEvent, Started, StepOutput
 
-PLENTY = 64
 MANY = 1000
 """Large outputs: more than what waits on a socket pair, on both its ends."""
 
@@ -52,7 +53,7 @@ async def begun(front: RemoteExecutor, name: str) -> AsyncGenerator[RequestEvent
 
 async def test_an_id_is_unique_over_all_front_ends() -> None:
     executor = holding()
-    hub = Hub(executor, PLENTY)
+    hub = Hub(executor)
     async with joined(hub) as one, joined(hub) as other:
         live = await begun(one, "same")
         for front in (one, other):
@@ -84,7 +85,7 @@ class Lingering(FakeExecutor):
 
 
 async def test_an_id_is_free_as_soon_as_its_request_is_closed() -> None:
-    async with joined(Hub(Lingering(), PLENTY)) as front:
+    async with joined(Hub(Lingering())) as front:
         for _ in range(3):
             async with aclosing(front.generate(ask("same"))) as events:
                 assert await anext(events) == Started("same")
@@ -92,13 +93,13 @@ async def test_an_id_is_free_as_soon_as_its_request_is_closed() -> None:
 
 async def test_places_are_counted_over_all_front_ends() -> None:
     executor = holding()
-    hub = Hub(executor, 2)
+    hub = Hub(GatedExecutor(executor, GateLimits(QueueLimits(1, 1))))
     async with joined(hub) as one, joined(hub) as other:
         live = [await begun(one, "a"), await begun(other, "b")]
         for front in (one, other):
-            with pytest.raises(Overloaded, match="2 requests are live and 2 is the limit") as caught:
+            with pytest.raises(Overloaded, match="1 requests wait .* 1 is the limit") as caught:
                 await ids(front.generate(ask("c")))
-            assert caught.value.details == {"limit": "2"}
+            assert caught.value.details == {"limit": "1"}
         await live[0].aclose()
         live.append(await begun(other, "c"))
         let_go(executor)
@@ -107,7 +108,7 @@ async def test_places_are_counted_over_all_front_ends() -> None:
 
 async def test_a_front_end_that_goes_takes_its_own_requests_with_it_and_no_others() -> None:
     executor = holding()
-    hub = Hub(executor, PLENTY)
+    hub = Hub(executor)
     async with joined(hub) as stays, AsyncExitStack() as leaving:
         channel, serving = await leaving.enter_async_context(served(hub))
         leaves = await RemoteExecutor.join(channel)
@@ -128,7 +129,7 @@ async def test_a_front_end_that_goes_takes_its_own_requests_with_it_and_no_other
 
 async def test_every_front_end_is_told_the_health_and_what_came_before_it_joined() -> None:
     executor = FakeExecutor()
-    hub = Hub(executor, PLENTY)
+    hub = Hub(executor)
     await executor.become(Health.RESTARTING)
     async with joined(hub) as one, joined(hub) as other:
         for front in (one, other):
@@ -140,7 +141,7 @@ async def test_every_front_end_is_told_the_health_and_what_came_before_it_joined
 
 async def test_an_error_reaches_only_the_front_end_that_asked() -> None:
     executor = FakeExecutor([Pass((40,), prefill=True), EngineFault("two crashes", passes="2")])
-    hub = Hub(executor, PLENTY)
+    hub = Hub(executor)
     async with joined(hub) as one, joined(hub):
         with pytest.raises(EngineFault, match="two crashes") as caught:
             await ids(one.generate(ask("a")))
@@ -152,7 +153,7 @@ async def test_a_mistake_of_ours_ends_the_request_and_is_logged(caplog: pytest.L
         def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
             raise ZeroDivisionError("a mistake")
 
-    async with joined(Hub(Broken(), PLENTY)) as front:
+    async with joined(Hub(Broken())) as front:
         with pytest.raises(EngineFault, match="a mistake"):
             await ids(front.generate(ask("a")))
     assert "ZeroDivisionError" in caplog.text
@@ -175,7 +176,7 @@ class Telling(FakeExecutor):
 
 
 async def test_no_event_that_is_older_than_a_reading_of_the_state_comes_after_it() -> None:
-    async with served(Hub(Telling(), PLENTY)) as (channel, _):
+    async with served(Hub(Telling())) as (channel, _):
         for message in (Joined(), Run("a", ask("a")), AskStats()):
             channel.send(message)
         assert isinstance(await channel.receive(), Welcome)
@@ -200,7 +201,7 @@ class Endless(FakeExecutor):
 async def test_a_front_end_that_does_not_read_is_waited_for() -> None:
     """The stream's own limit stops the reading of a channel whose messages nobody takes."""
     executor = Endless()
-    async with served(Hub(executor, PLENTY)) as (channel, _):
+    async with served(Hub(executor)) as (channel, _):
         channel.send(Joined())
         channel.send(Run("a", ask("a")))
         assert isinstance(await channel.receive(), Welcome)

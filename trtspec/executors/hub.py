@@ -1,18 +1,18 @@
 """One executor for several front-end processes, each on a channel of its own.
 
-All requests of all front-ends pass here. So ids are unique, live requests are bounded and the blame for crashes is
-kept over all of them, by the rules of the executor that is shared. It does not know gRPC, nor who starts front-ends.
+All requests of all front-ends pass here. So ids are unique, limits hold and the blame for crashes is kept over all of
+them, by the rules of the executor that is shared. It does not know gRPC, nor who starts front-ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
-from trtspec.errors import EngineFault, Overloaded, RequestError
+from trtspec.errors import EngineFault, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
 from trtspec.executors.hub_messages import Answering, AskStats, Events, Reading, Run, Turned, Welcome
@@ -23,16 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class Hub:
-    """Shares an executor; its front-ends together have `max_requests` places for live requests."""
+    """Shares an executor."""
 
-    def __init__(self, executor: Executor, max_requests: int) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._max_requests = max_requests
-        self._live = 0
 
     async def serve(self, channel: Channel, answering: Callable[[], None]) -> int:
         """Serve a front-end until it is gone; gives how many of its requests were cancelled by that."""
-        link = Link(self._executor, self._place, channel)
+        link = Link(self._executor, channel)
         async with link.open():
             while (command := await channel.receive()) is not None:
                 if isinstance(command, Answering):
@@ -41,27 +39,12 @@ class Hub:
                     await link.obey(command)
             return link.live
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """Hold a place for the life of a request."""
-        if self._live >= self._max_requests:
-            raise Overloaded(
-                f"{self._live} requests are live and {self._max_requests} is the limit; try again later",
-                limit=str(self._max_requests),
-            )
-        self._live += 1
-        try:
-            yield
-        finally:
-            self._live -= 1
-
 
 class Link:
     """The requests of one front-end, and what it has not been told yet."""
 
-    def __init__(self, executor: Executor, place: Callable[[], AbstractContextManager[None]], channel: Channel) -> None:
+    def __init__(self, executor: Executor, channel: Channel) -> None:
         self._executor = executor
-        self._place = place
         self._channel = channel
         self._requests: dict[str, asyncio.Task[None]] = {}
         self._events: list[EngineEvent] = []
@@ -100,10 +83,9 @@ class Link:
     async def _run(self, key: str, request: Request) -> None:
         """Run a request and pass on what comes, its error included."""
         try:
-            with self._place():
-                async with aclosing(self._executor.generate(request)) as events:
-                    async for event in events:
-                        await self._put(replace(event, request_id=key))
+            async with aclosing(self._executor.generate(request)) as events:
+                async for event in events:
+                    await self._put(replace(event, request_id=key))
         except RequestError as error:
             await self._put(Failed(key, error))
         except Exception as error:  # whatever it is, the front-end must not wait for ever

@@ -59,8 +59,7 @@ async def serve(
                     operated(executor, Operation(model, options, signals)) as engine,
                     _running(_announce(fronts, announce, shown(options.host, port), model)),
                 ):
-                    hub = Hub(engine, options.max_requests(model.info.limits.max_batch_size))
-                    return await _attend(fronts, hub, engine, signals, options.time.drain_seconds)
+                    return await _attend(fronts, Hub(engine), engine, signals, options.time.drain_seconds)
             finally:
                 await executor.aclose()
         finally:

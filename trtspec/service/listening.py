@@ -7,6 +7,11 @@ import grpc
 from trtspec.service.address import CannotListen, shown
 from trtspec.service.options import ServeOptions
 
+_NEVER = 2**31 - 1
+"""What gRPC's core takes for an endless time."""
+_HANDSHAKE_MILLISECONDS = 20_000
+"""Time for a new connection to say something; gRPC's own two minutes would let a thousand silent ones hold files."""
+
 
 def new_server(options: ServeOptions, message_bytes: int) -> grpc.aio.Server:
     """A server that takes messages up to a size."""
@@ -15,15 +20,28 @@ def new_server(options: ServeOptions, message_bytes: int) -> grpc.aio.Server:
 
 def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, int]]:
     """What gRPC's core calls channel arguments."""
+    times = options.time
     return [
         # By default, a second server would share a taken port silently.
         ("grpc.so_reuseport", int(options.frontends > 1)),
         ("grpc.max_receive_message_length", message_bytes),
         ("grpc.max_send_message_length", -1),
+        # A client whose process stands still, or whose network is gone, closes nothing.
+        ("grpc.keepalive_time_ms", _milliseconds(times.keepalive_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(times.keepalive_timeout_seconds)),
         # Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off.
-        ("grpc.http2.min_ping_interval_without_data_ms", round(options.time.least_ping_seconds * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(times.least_ping_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        # gRPC makes the age a tenth longer or shorter at random, for each connection.
+        ("grpc.max_connection_age_ms", _milliseconds(times.max_connection_age_seconds)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(times.max_connection_grace_seconds)),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
     ]
+
+
+def _milliseconds(seconds: float) -> int:
+    """A time of the settings, where 0 is never."""
+    return min(round(seconds * 1000), _NEVER) or _NEVER
 
 
 def listen(server: grpc.aio.Server, host: str, port: int) -> str:

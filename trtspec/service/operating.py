@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from trtspec.executors.base import Executor
+from trtspec.service.gate import GatedExecutor, GateLimits
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.service.signals import StopSignals
@@ -31,7 +32,7 @@ Operate = Callable[[Executor, Operation], AbstractAsyncContextManager[Executor]]
 @asynccontextmanager
 async def operated(executor: Executor, operation: Operation) -> AsyncIterator[Executor]:
     """The executor as clients get it, with what runs beside it."""
-    yield executor
+    yield GatedExecutor(executor, GateLimits.of(operation.options.admission, executor.info().limits.max_batch_size))
 
 
 @asynccontextmanager

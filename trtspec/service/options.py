@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.declared import check_values
+from trtspec.errors import ConfigError
 
 _LEAST_MESSAGE_BYTES = 1 << 20
 _BYTES_PER_TOKEN = 32
@@ -38,15 +39,19 @@ class AdmissionOptions(_Checked):
         0, "prompt tokens of all requests that wait, over all front-ends; 0 is no bound of its own", min=0
     )
     max_queued_bytes: int = _setting(
-        0, "bytes of all messages that are being read or wait; 0 is sixteen of the largest message", min=0
+        0, "bytes of the requests that wait in one front-end; 0 is sixteen of the largest message", min=0
     )
     max_message_bytes: int = _setting(0, "largest message; 0 is what the model's context needs, 1 MiB at least", min=0)
     queue_seconds: float = _setting(
         0.0, "a request that has waited for so long is refused; 0 lets it wait as long as its client does", min=0
     )
-    max_client_requests: int = _setting(0, "live requests of one client; 0 is no bound", min=0)
-    client_requests_per_minute: int = _setting(0, "requests of one client that are let in; 0 is no bound", min=0)
-    client_tokens_per_minute: int = _setting(0, "tokens of one client, of prompts and answers; 0 is no bound", min=0)
+    max_client_requests: int = _setting(0, "live requests of one client, over all front-ends; 0 is no bound", min=0)
+    client_requests_per_minute: int = _setting(
+        0, "requests of one client that are let in in a minute, over all front-ends; 0 is no bound", min=0
+    )
+    client_tokens_per_minute: int = _setting(
+        0, "tokens of one client in a minute, of prompts and answers, over all front-ends; 0 is no bound", min=0
+    )
     reader_seconds: float = _setting(
         300.0, "a client that takes no message for so long loses its request; 0 waits for ever", min=0
     )
@@ -63,13 +68,31 @@ class TimeOptions(_Checked):
     keepalive_timeout_seconds: float = _setting(
         20.0, "time that a client has to answer that, before its requests are cancelled", min=1
     )
-    least_ping_seconds: float = _setting(10.0, "clients that ping more often than this are cut off", min=0)
+    least_ping_seconds: float = _setting(
+        5.0, "clients that ping a silent stream more often are cut off", min=0
+    )
     max_connection_age_seconds: float = _setting(
         0.0, "connections are closed politely at this age, give or take a tenth, so that clients spread; 0 never", min=0
     )
     max_connection_grace_seconds: float = _setting(
         0.0, "time that the streams of such a connection have to end; 0 lets them end by themselves", min=0
     )
+
+    def __post_init__(self) -> None:
+        # Python 3.10 loses the class in `super()` of dataclasses with slots.
+        check_values(self)
+        age, grace = self.max_connection_age_seconds, self.max_connection_grace_seconds
+        if grace and not age:
+            raise ConfigError(
+                f"--max-connection-grace-seconds is {grace:g} and --max-connection-age-seconds is 0, which closes no "
+                "connection; give both or neither"
+            )
+        if 0 < grace < self.drain_seconds:
+            raise ConfigError(
+                f"--max-connection-grace-seconds is {grace:g} and --drain-seconds is {self.drain_seconds:g}: streams "
+                "of an old connection would get less time than those of a server that stops; raise it, or leave it at "
+                "0, which lets every stream end"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +155,6 @@ class ServeOptions(_Checked):
     time: TimeOptions = field(default_factory=TimeOptions)
     security: SecurityOptions = field(default_factory=SecurityOptions)
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
-
-    def max_requests(self, max_batch_size: int) -> int:
-        """Most live requests, in the batch and waiting for it, over all front-ends."""
-        return max_batch_size + self.admission.max_queued_requests
 
     def message_bytes(self, context_tokens: int) -> int:
         """Largest message for a model with this context."""

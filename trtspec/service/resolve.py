@@ -36,6 +36,7 @@ def resolve(parsed: ParsedRequest, tokenizer: Tokenizer, model: ServedModel, dea
         priority=parsed.priority,
         deadline=deadline,
         tenant=parsed.tenant,
+        client=parsed.caller.name,
         n=parsed.n,
         logprobs=parsed.logprobs,
         prompt_logprobs=parsed.prompt_logprobs,

@@ -19,7 +19,7 @@ from trtspec import manifest
 from trtspec.config import EngineOptions
 from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
-from trtspec.service.admission import Admission
+from trtspec.service.admission import Admission, AdmissionLimits
 from trtspec.service.callers import ANYONE, Access
 from trtspec.service.listening import listen, new_server
 from trtspec.service.model import Announce, ServedModel, served_model
@@ -85,9 +85,10 @@ class Server:
 
     async def open(self, model: ServedModel, executor: Executor, tokenizer: Tokenizer) -> None:
         """Answer requests from now on."""
-        self._admission = Admission(self._options.max_requests(model.info.limits.max_batch_size))
-        queued = self._options.admission.max_queued_requests
-        self._servicer.open(Backend(model, executor, tokenizer, self._admission, queued, self._message_bytes))
+        options = self._options.admission
+        limits = AdmissionLimits.of(options, model.info.limits.max_batch_size, self._message_bytes)
+        self._admission = Admission(limits)
+        self._servicer.open(Backend(model, executor, tokenizer, self._admission, options, self._message_bytes))
         await self._set_health(executor.health() is Health.SERVING)
 
     async def follow(self, executor: Executor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 import grpc
 
-from trtspec.errors import EngineLoading
+from trtspec.errors import EngineFault, EngineLoading, SlowReader
 from trtspec.executors.base import Executor
 from trtspec.service import prompt as prompts
 from trtspec.service import responses
@@ -22,11 +23,14 @@ from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Arrival, Clock, Observer, Summary
+from trtspec.service.options import AdmissionOptions
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
 from trtspec.service.resolve import resolve
 from trtspec.service.run import GenerateRun, deadline
 from trtspec.service.status import reason, to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
+from trtspec.service.waiting import cancelled_from_outside
+from trtspec.service.writing import Writer
 from trtspec.trailers import PARTIAL_KEY
 from trtspec.types import Request
 from trtspec.v1 import inference_pb2 as pb
@@ -36,6 +40,9 @@ _ENCODE_THREADS = 2
 _DECODE_THREADS = 2
 """Both are native code that frees the interpreter; more threads would take cores from the engine. Long texts that
 are cut into tokens hold their own threads only, so that answers go on."""
+
+_LEAVE_SECONDS = 1.0
+"""Time for the status of a client that reads nothing; gRPC keeps it for the client, and nothing else of the call."""
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -51,7 +58,7 @@ class Backend:
     executor: Executor
     tokenizer: Tokenizer
     admission: Admission
-    max_queued_requests: int
+    options: AdmissionOptions
     max_message_bytes: int
 
 
@@ -62,12 +69,9 @@ class _Call:
         self.clock = Clock(time.monotonic())
         self.parsed: ParsedRequest | None = None
         self.run: GenerateRun | None = None
-        metadata = context.invocation_metadata() or ()
-        self.observer = observer.arrived(
-            Arrival(
-                self.clock.arrival, request.ByteSize(), context.peer(), tuple((key, value) for key, value in metadata)
-            )
-        )
+        self.message_bytes = request.ByteSize()
+        metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
+        self.observer = observer.arrived(Arrival(self.clock.arrival, self.message_bytes, context.peer(), metadata))
 
     def end(self, status: grpc.StatusCode, reason: str) -> None:
         """Tell the observer."""
@@ -104,22 +108,29 @@ class InferenceServicer(rpc.InferenceServicer):
             backend = self._opened()
             caller = self._access.caller(context)
             parsed = call.parsed = parse_request(request, backend.model, caller)
-            with backend.admission.admit(parsed.request_id) as cancelled:
+            with backend.admission.admit(parsed.request_id, caller.name, call.message_bytes) as place:
                 core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
-                run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, cancelled, call.observer)
+                run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, place.cancelled, call.observer)
                 call.run = run
-                await run.stream(backend.executor, context.write)
+                with Writer(context.write, backend.options.reader_seconds, place.start) as writer:
+                    await run.stream(backend.executor, writer.write)
         except Exception as error:
             failure = error
-        except BaseException:
-            call.end(grpc.StatusCode.CANCELLED, "")
-            raise
+        except BaseException as error:
+            if cancelled_from_outside(error):
+                call.end(grpc.StatusCode.CANCELLED, "")
+                raise
+            # gRPC would send no status at all, and the client would wait for ever.
+            failure = EngineFault("the request was cancelled inside the server")
         else:
             return call.end(grpc.StatusCode.OK, "")
         status = to_status(failure)
         call.end(status.code, reason(failure))
-        await _abort(context, status, call.run.partial() if call.run else None)
+        partial = call.run.partial() if call.run else None
+        if isinstance(failure, SlowReader):
+            return await _leave(context, status, partial)
+        await _abort(context, status, partial)
 
     async def GetModelInfo(
         self,
@@ -133,7 +144,7 @@ class InferenceServicer(rpc.InferenceServicer):
             check_model(request.model, backend.model)
             return responses.model_info(
                 backend.model,
-                queued=backend.max_queued_requests,
+                queued=backend.options.max_queued_requests,
                 request_bytes=backend.max_message_bytes,
                 has_chat=backend.tokenizer.has_chat_template,
             )
@@ -188,3 +199,9 @@ async def _abort(
     if partial is not None:
         trailing += ((PARTIAL_KEY, partial),)
     await context.abort(status.code, status.details, trailing)
+
+
+async def _leave(context: grpc.aio.ServicerContext[Q, R], status: grpc.Status, partial: bytes | None) -> None:
+    """End a call whose status cannot be sent before the client reads what comes before it."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(_abort(context, status, partial), _LEAVE_SECONDS)

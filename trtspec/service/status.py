@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Mapping
 
@@ -18,8 +19,8 @@ from trtspec.service.checks import shortened
 
 DOMAIN = "trtspec"
 _INTERNAL = "INTERNAL"
-RETRY_SECONDS = 1
-"""Advised pause after a full queue: a few passes, so that a slot can have become free."""
+RETRY_SECONDS = 1.0
+"""Advised pause where nobody knows when there will be room: a few passes, so that a place can have become free."""
 _MOST_MESSAGE_BYTES = 1024
 _MOST_DETAIL_BYTES = 256
 """A message is sent three times, once escaped at three bytes for one; together they stay below 8 KiB of trailers."""
@@ -31,6 +32,10 @@ CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.SpeculationRefused: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QueueTimeout: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ClientBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.RateLimited: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.SlowReader: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,
     errors.EngineLoading: grpc.StatusCode.UNAVAILABLE,
     errors.EngineLost: grpc.StatusCode.UNAVAILABLE,
@@ -39,6 +44,8 @@ CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
+_TRY_AGAIN = (errors.Overloaded, errors.ClientBusy, errors.RateLimited)
+"""Refusals that a pause can help; all come before anything was sent."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +64,8 @@ def to_status(error: Exception) -> grpc.Status:
         field = shortened(error.details["field"], _MOST_DETAIL_BYTES)
         violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, errors.Overloaded):
-        details.append(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
+    if isinstance(error, _TRY_AGAIN):
+        details.append(_retry(float(error.details.get("retry_seconds", RETRY_SECONDS))))
     return _status(code, message, details)
 
 
@@ -70,6 +77,13 @@ def reason(error: Exception) -> str:
 def _info(reason: str, details: Mapping[str, str]) -> error_details_pb2.ErrorInfo:
     metadata = {key: shortened(value, _MOST_DETAIL_BYTES) for key, value in details.items()}
     return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+
+
+def _retry(seconds: float) -> error_details_pb2.RetryInfo:
+    """Rounded up, so that the request fits when the pause is over."""
+    delay = Duration()
+    delay.FromMilliseconds(math.ceil(seconds * 1000))
+    return error_details_pb2.RetryInfo(retry_delay=delay)
 
 
 def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> grpc.Status:

@@ -33,3 +33,9 @@ async def unless(cue: Cue, work: Awaitable[T]) -> T | None:
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def cancelled_from_outside(error: BaseException) -> bool:
+    """Whether it was the running task that was cancelled, and not what it waited for; Python 3.10 cannot tell."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return not isinstance(error, asyncio.CancelledError) or cancelling is None or cancelling() > 0
