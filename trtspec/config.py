@@ -24,25 +24,26 @@ class EmbeddedOptions:
     threads: int = 0
     device: str = "auto"
     cuda_graphs: bool = True
+    stall_seconds: int = 120
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRtLlmOptions:
-    """What engines of TensorRT-LLM alone have: elsewhere these are refused."""
+    """What engines of TensorRT-LLM have: elsewhere those that embedded engines lack are refused."""
 
     stall_seconds: int = 300
     full_vocabulary: str = "plain"
 
 
 _OWN = {EmbeddedOptions: "embedded engines", TensorRtLlmOptions: "TensorRT-LLM"}
-_DEFAULTS = {item.name: (item.default, whose) for kind, whose in _OWN.items() for item in fields(kind)}
+_DEFAULTS = [(item.name, item.default, whose) for kind, whose in _OWN.items() for item in fields(kind)]
 
 
 def _left_open(name: str, text: str, **more: Any) -> Any:
-    """A field that is None where it was not given; its help tells what engines of its kind then take."""
-    default, whose = _DEFAULTS[name]
-    metadata = {"help": text, "default": default, "told": f"{default} for {whose}", **more}
-    return field(default=None, metadata=metadata)
+    """A field that is None where it was not given; its help tells what engines of each kind then take."""
+    found = [(default, whose) for of, default, whose in _DEFAULTS if of == name]
+    told = ", ".join(f"{default} for {whose}" for default, whose in found)
+    return field(default=None, metadata={"help": text, "default": found[0][0], "told": told, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ class EngineOptions:
     )
     cuda_graphs: bool | None = _left_open("cuda_graphs", "on a GPU, replay passes of few tokens as CUDA graphs")
     stall_seconds: int | None = _left_open(
-        "stall_seconds", "time without any response after which the engine is restarted", min=1
+        "stall_seconds",
+        "silence over its work after which an engine is killed and started again; longer than its longest pass",
+        min=1,
     )
     full_vocabulary: str | None = _left_open(
         "full_vocabulary",

@@ -1,7 +1,8 @@
 """An executor whose engine lives in a child process, and the care for that process.
 
-Sticky device errors, aborts in native code and a busy interpreter stay in the child. When it dies, its requests end
-with `EngineLost`, and a new one is started after a pause; too many deaths in short time end it for good.
+Sticky device errors, aborts in native code and a busy interpreter stay in the child. When it dies, or stalls and is
+killed, its requests end with `EngineLost`, and a new one is started after a pause; too many deaths in short time end it
+for good.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from trtspec.executors.child import CLOSE_GRACE_SECONDS, DEATH_GRACE_SECONDS, Ch
 from trtspec.executors.condition import Condition
 from trtspec.executors.crashes import CrashHistory
 from trtspec.executors.messages import Command, Open, Ready, Report
+from trtspec.executors.stall import StallWatch
 from trtspec.executors.streams import RequestStreams
 from trtspec.ranks import launched
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
@@ -27,6 +29,8 @@ _log = logging.getLogger(__name__)
 _NAME, _MODULE = "the engine's process", "trtspec.executors.worker"
 _TOGETHER_SECONDS = 30.0
 """Time for an engine of several ranks to close: all of them take their part of it down."""
+_PATIENCE = 2
+"""So many times as long as an engine's own process waits for a sign of it."""
 
 
 class WorkerExecutor:
@@ -39,6 +43,7 @@ class WorkerExecutor:
         self._stats = ready.stats
         self._streams = RequestStreams()
         self._crashes = CrashHistory()
+        self._watch = StallWatch(_stall_seconds(ready.info, command.options))
         self._condition = Condition(Health.SERVING)
         self._care = asyncio.create_task(self._supervise(), name="trtspec-supervisor")
 
@@ -98,26 +103,41 @@ class WorkerExecutor:
         """Deliver what the child reports, and replace it when it dies. Whatever goes wrong here, requests end."""
         try:
             while self._condition.health is Health.SERVING:
-                await self._deliver()
-                await self._recover()
+                stalled = await self._attend()
+                await self._recover(stalled)
         except Exception:
             _log.exception("the supervisor of the engine failed")
             await self._give_up("its supervisor failed")
 
+    async def _attend(self) -> bool:
+        """Pass reports on until the child is gone, or says nothing for too long; gives whether it stalled."""
+        delivering = asyncio.create_task(self._deliver())
+        watching = asyncio.create_task(self._watch.stalled(lambda: self._streams.live > 0))
+        try:
+            await asyncio.wait((delivering, watching), return_when=asyncio.FIRST_COMPLETED)
+            if delivering.done():
+                delivering.result()  # a mistake of ours is not kept quiet
+            return not delivering.done()
+        finally:
+            for task in (delivering, watching):
+                task.cancel()
+            await asyncio.gather(delivering, watching, return_exceptions=True)
+
     async def _deliver(self) -> None:
-        """Pass reports on until the child is gone."""
         while isinstance(report := await self._child.channel.receive(), Report):
+            self._watch.sign()
             self._stats = report.stats
             self._streams.deliver(report.events)
 
-    async def _recover(self) -> None:
+    async def _recover(self, stalled: bool) -> None:
         """End what was in flight, then start children until one serves or their deaths are too many."""
         await self._condition.become(Health.RESTARTING)
-        await self._child.end(DEATH_GRACE_SECONDS)
-        fate = f"{_NAME} died ({self._child.fate})"
-        self._crashes.record(time.monotonic(), self._streams.in_flight)
-        _log.error("%s; %d requests lost", fate, self._streams.live)
-        self._streams.fail_all(fate)
+        if stalled:
+            self._lose(f"{_NAME} said nothing for {self._watch.seconds:g} s over its work and is killed")
+        # Only now where it stalled: nobody need wait for the death of a process that hangs in its device's driver.
+        await self._child.end(0 if stalled else DEATH_GRACE_SECONDS)
+        if not stalled:
+            self._lose(f"{_NAME} died ({self._child.fate})")
         self._stats = EngineStats()
         if (size := launched().size) > 1:
             return await self._give_up(f"it was rank 0 of {size}, which are started together; launch them again")
@@ -131,6 +151,12 @@ class WorkerExecutor:
             except TrtspecError as error:
                 return await self._give_up(str(error))
         await self._give_up("it died too often")
+
+    def _lose(self, fate: str) -> None:
+        """End all requests, and remember those that may be the cause."""
+        self._crashes.record(time.monotonic(), self._streams.in_flight)
+        _log.error("%s; %d requests lost", fate, self._streams.live)
+        self._streams.fail_all(fate)
 
     async def _replace(self) -> None:
         """Start another child on the same folder."""
@@ -148,3 +174,11 @@ class WorkerExecutor:
         _log.error("the engine is not started again: %s", reason)
         self._streams.fail_all(f"the engine is gone: {reason}")
         await self._condition.become(Health.FAILED)
+
+
+def _stall_seconds(info: EngineInfo, options: EngineOptions) -> float:
+    """An engine of ours reports each pass. TensorRT-LLM is looked after in its own process, which knows more of it;
+    here a process that stands still as a whole is noticed, later than that."""
+    if info.backend == "embedded":
+        return options.embedded.stall_seconds
+    return _PATIENCE * options.tensorrt_llm.stall_seconds

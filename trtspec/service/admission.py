@@ -148,7 +148,7 @@ class Admission:
         limit, held = self._limits.waiting_bytes, self._waiting_bytes
         if limit and held and held + message_bytes > limit:
             raise Overloaded(
-                f"requests of {held} bytes wait, this one has {message_bytes} and {limit} is the limit; try again later",
+                f"requests of {held} bytes wait, this one has {message_bytes}; {limit} is the limit; try again later",
                 limit=str(limit),
             )
 

@@ -68,9 +68,7 @@ class TimeOptions(_Checked):
     keepalive_timeout_seconds: float = _setting(
         20.0, "time that a client has to answer that, before its requests are cancelled", min=1
     )
-    least_ping_seconds: float = _setting(
-        5.0, "clients that ping a silent stream more often are cut off", min=0
-    )
+    least_ping_seconds: float = _setting(5.0, "clients that ping a silent stream more often are cut off", min=0)
     max_connection_age_seconds: float = _setting(
         0.0, "connections are closed politely at this age, give or take a tenth, so that clients spread; 0 never", min=0
     )

@@ -38,8 +38,9 @@ _WARM_UP = Request("warm-up", prompt=(0,) * 8, max_tokens=8, tenant="\0warm-up")
 
 def open_engine(directory: Path, manifest: Manifest, options: EngineOptions) -> OpenedEngine:
     """Load weights, reserve the cache, run a request to warm up."""
-    options.refuse((item.name for item in fields(TensorRtLlmOptions)), "TensorRT-LLM", "the embedded backend")
     own = options.embedded
+    theirs = {item.name for item in fields(TensorRtLlmOptions)} - {item.name for item in fields(own)}
+    options.refuse(sorted(theirs), "TensorRT-LLM", "the embedded backend")
     threads = own.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     if manifest.dtype not in DTYPES:
