@@ -19,12 +19,22 @@ from trtspec.v1 import inference_pb2_grpc as rpc
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    # While a call is live, a server that stands still or a network that is gone is noticed after both together. Asking
+    # every 30 s is seldom enough for servers of ours; see `least_ping_seconds` there.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # gRPC asks twice and no more until the client sends something, which it does only once.
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
 
 class Client:
     """A connection to one server; use it as an async context manager."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = rpc.InferenceStub(self._channel)
 
     async def __aenter__(self) -> Client:

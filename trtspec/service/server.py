@@ -22,8 +22,10 @@ from trtspec.executors.base import Executor
 from trtspec.service.admission import Admission, AdmissionLimits
 from trtspec.service.callers import ANYONE, Access
 from trtspec.service.listening import listen, new_server
+from trtspec.service.malformed import careful
 from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.observing import NOBODY, Observer
+from trtspec.service.open_files import raise_limit
 from trtspec.service.operating import Operate, Operation, operated
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
@@ -72,12 +74,13 @@ class Server:
         self._admission: Admission | None = None
         self._draining = False
         self._server = new_server(options, message_bytes)
-        rpc.add_InferenceServicer_to_server(self._servicer, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        rpc.add_InferenceServicer_to_server(self._servicer, careful(self._server))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, careful(self._server))
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
+        raise_limit()
         await self._set_health(False)
         address = listen(self._server, self._options.host, self._options.port)
         await self._server.start()
