@@ -64,4 +64,4 @@ def test_a_long_prompt_is_heard_of_pass_by_pass() -> None:
 
     EngineLoop(engine, inbox, publish).run()
     assert len(runner.plans) == 10
-    assert [report.stats.passes for report in reports if report.stats.passes] == list(range(1, 11))
+    assert {report.stats.passes for report in reports} >= set(range(1, 11))
