@@ -25,6 +25,7 @@ CHANNEL_OPTIONS = (
     # every 30 s is seldom enough for servers of ours; see `least_ping_seconds` there.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
     # gRPC asks twice and no more until the client sends something, which it does only once.
     ("grpc.http2.max_pings_without_data", 0),
 )

@@ -29,6 +29,8 @@ def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, in
         # A client whose process stands still, or whose network is gone, closes nothing.
         ("grpc.keepalive_time_ms", _milliseconds(times.keepalive_seconds)),
         ("grpc.keepalive_timeout_ms", _milliseconds(times.keepalive_timeout_seconds)),
+        # The one that counts: grpcio 1.85 starts no timer for the one above, and waits a minute for an answer.
+        ("grpc.http2.ping_timeout_ms", _milliseconds(times.keepalive_timeout_seconds)),
         # Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off.
         ("grpc.http2.min_ping_interval_without_data_ms", round(times.least_ping_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
