@@ -30,7 +30,7 @@ from trtspec.service.run import GenerateRun, deadline
 from trtspec.service.status import reason, to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.service.waiting import cancelled_from_outside
-from trtspec.service.writing import Writer
+from trtspec.service.writing import ClientGone, Writer
 from trtspec.trailers import PARTIAL_KEY
 from trtspec.types import Request
 from trtspec.v1 import inference_pb2 as pb
@@ -115,6 +115,9 @@ class InferenceServicer(rpc.InferenceServicer):
                 call.run = run
                 with Writer(context.write, backend.options.reader_seconds, place.start) as writer:
                     await run.stream(backend.executor, writer.write)
+        except ClientGone:
+            call.end(grpc.StatusCode.CANCELLED, "")
+            raise asyncio.CancelledError from None
         except Exception as error:
             failure = error
         except BaseException as error:

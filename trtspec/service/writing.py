@@ -10,9 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+import grpc
+
 from trtspec.errors import SlowReader
 
 Message = TypeVar("Message")
+
+
+class ClientGone(Exception):
+    """A message could not be sent: gRPC is about to cancel the call."""
 
 
 class Writer(Generic[Message]):
@@ -43,13 +49,15 @@ class Writer(Generic[Message]):
             self._timer.cancel()
 
     async def write(self, message: Message) -> None:
-        """Write one message. Raises `SlowReader` where the client does not take it in time."""
+        """Write one message. Raises `SlowReader` where the client does not take it in time, and `ClientGone`."""
         if self._first is not None:
             self._first()
             self._first = None
         self._since = self._loop.time()
         try:
             await self._write(message)
+        except grpc.aio.InternalError as error:
+            raise ClientGone from error
         except asyncio.CancelledError:
             if self._late and self._is_only_ours():
                 raise SlowReader(
