@@ -18,7 +18,7 @@ import pytest
 from tests.fakes import LIMITS, FakeExecutor, Hold, Pass, ids_of, script_of, serving
 from tests.service.test_observing import Noting
 from trtspec.client.client import CHANNEL_OPTIONS
-from trtspec.errors import SlowReader
+from trtspec.errors import ConfigError, SlowReader
 from trtspec.service.listening import wire_limits
 from trtspec.service.options import AdmissionOptions, ServeOptions, TimeOptions
 from trtspec.service.writing import Writer
@@ -264,6 +264,22 @@ async def test_an_old_connection_is_closed_politely_and_its_stream_ends_by_itsel
         executor.script = tuple(script_of("ab", 1))
         again = rpc.InferenceStub(server.channel).Generate(pb.GenerateRequest(text="hi"))
         assert [response async for response in again][-1].HasField("finished")
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ({"max_connection_grace_seconds": 5.0}, "grace-seconds is 5 and --max-connection-age-seconds is 0"),
+        (
+            {"max_connection_age_seconds": 60.0, "max_connection_grace_seconds": 29.0},
+            "grace-seconds is 29 and --drain-seconds is 30: .* raise it, or leave it at 0",
+        ),
+    ],
+)
+def test_a_grace_that_does_nothing_or_is_too_short_is_refused(times: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TimeOptions(**times)
+    TimeOptions(max_connection_age_seconds=60, max_connection_grace_seconds=30)
 
 
 def test_zero_is_never() -> None:
