@@ -16,7 +16,18 @@ GENERATED = "trtspec.v1"
 CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
-        *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
+        *(
+            "cpu",
+            "draft_limits",
+            "followed",
+            "generation",
+            "loopback",
+            "manifest",
+            "narrowing",
+            "openmp",
+            "ranks",
+            "speculative",
+        ),
         *("declared", "settings", "stop_signals", "trailers"),
     }
 )

@@ -26,9 +26,11 @@ def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, in
     ]
 
 
-def listen(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Take a port; give the address with the real one. Raises `CannotListen`."""
+def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> str:
+    """Take a port, in plain text without credentials; give the address with the real one. Raises `CannotListen`."""
     try:
-        return shown(host, server.add_insecure_port(shown(host, port)))
+        if credentials is None:
+            return shown(host, server.add_insecure_port(shown(host, port)))
+        return shown(host, server.add_secure_port(shown(host, port), credentials))
     except RuntimeError as error:
         raise CannotListen.at(host, port) from error

@@ -78,15 +78,19 @@ class SecurityOptions(_Checked):
 
     tls_certificate: Path | None = _setting(None, "certificate chain of the server, PEM; read again when it changes")
     tls_key: Path | None = _setting(None, "private key of the certificate, PEM")
-    tls_client_ca: Path | None = _setting(None, "certificates that clients' certificates must be signed by (mTLS)")
-    tokens: Path | None = _setting(None, "file of bearer tokens of clients; read again when it changes")
+    tls_client_ca: Path | None = _setting(
+        None, "certificates, PEM, that clients' certificates must be signed by (mTLS); read again when it changes"
+    )
+    tokens: Path | None = _setting(
+        None, "file of bearer tokens of clients, from `trtspec token`; read again when it changes"
+    )
     admin_tokens: Path | None = _setting(None, "file of bearer tokens of the admin port")
     allow_insecure: bool = _setting(
-        False, "listen beyond this machine without TLS and tokens, where the network does their work"
+        False, "let other machines reach a port without TLS or tokens, where the network does their work"
     )
     reflection: str = _setting(
         "auto",
-        "where grpcurl can ask for the interface; auto is main on a loopback address, else admin",
+        "port on which grpcurl can ask for the interface; auto is main on a loopback address, else admin",
         choices=("auto", "main", "admin", "off"),
     )
     admin_host: str = _setting("127.0.0.1", "address of the admin port")
