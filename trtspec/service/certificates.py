@@ -71,14 +71,10 @@ class Files:
 
     @classmethod
     def of(cls, security: SecurityOptions) -> Files | None:
-        """The files that were set, None for no TLS. Raises `ConfigError` for half of them."""
-        certificate, key, client_ca = security.tls_certificate, security.tls_key, security.tls_client_ca
-        if certificate is not None and key is not None:
-            return cls(certificate, key, client_ca)
-        for flag, given in ((_CERTIFICATE, certificate), (_KEY, key), (_CLIENT_CA, client_ca)):
-            if given is not None:
-                raise ConfigError(f"{flag} is given, and TLS needs both {_CERTIFICATE} and {_KEY}; give both, or none")
-        return None
+        """The files that were set, None for no TLS."""
+        if security.tls_certificate is None or security.tls_key is None:
+            return None
+        return cls(security.tls_certificate, security.tls_key, security.tls_client_ca)
 
     @property
     def paths(self) -> list[Path]:

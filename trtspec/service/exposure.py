@@ -6,7 +6,6 @@ import logging
 
 from trtspec.errors import ConfigError
 from trtspec.loopback import is_loopback
-from trtspec.service.certificates import Files
 from trtspec.service.options import SecurityOptions, ServeOptions
 
 _log = logging.getLogger(__name__)
@@ -27,16 +26,20 @@ def check_exposure(host: str, protected: bool, security: SecurityOptions, flag: 
 
 
 def check_main_port(options: ServeOptions) -> None:
-    """Refuse a main port without TLS where others reach it; warn where those may call who cannot prove who they are.
+    """Refuse a main port without TLS where others reach it. Raises `ConfigError`.
 
     Without TLS tokens protect nothing there: whoever sees one request may send the next one.
     """
     security = options.security
-    encrypted = Files.of(security) is not None
-    what = "its tokens would travel in plain text" if security.tokens is not None else "has neither TLS nor tokens"
-    check_exposure(options.host, encrypted, security, "--host", f"{what}: {_WAY_OUT}")
+    open_ = "there is neither TLS nor a token" if security.tokens is None else "tokens would travel in plain text"
+    check_exposure(options.host, security.encrypted, security, "--host", f"{open_}; {_WAY_OUT}")
+
+
+def warn_of_strangers(options: ServeOptions) -> None:
+    """Say so where those may call from other machines who cannot prove who they are."""
+    security = options.security
     proven = security.tokens is not None or security.tls_client_ca is not None
-    if encrypted and not proven and not security.allow_insecure and not is_loopback(options.host):
+    if not proven and not security.allow_insecure and not is_loopback(options.host):
         _log.warning(
             "everybody who reaches %s may call: there are neither --tokens nor --tls-client-ca; --allow-insecure says "
             "that this is meant",

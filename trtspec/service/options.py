@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtspec.declared import check_values
+from trtspec.declared import check_values, flag
+from trtspec.errors import ConfigError
 
 _LEAST_MESSAGE_BYTES = 1 << 20
 _BYTES_PER_TOKEN = 32
@@ -97,6 +98,19 @@ class SecurityOptions(_Checked):
     admin_port: int = _setting(
         -1, "port of the service trtspec.v1.Admin; 0 takes a free one, -1 is none", min=-1, max=65535
     )
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for given in ("tls_certificate", "tls_key", "tls_client_ca"):
+            if getattr(self, given) is not None and not self.encrypted:
+                raise ConfigError(
+                    f"{flag(given)} is given, and TLS needs both --tls-certificate and --tls-key; give both, or none"
+                )
+
+    @property
+    def encrypted(self) -> bool:
+        """Connections are encrypted, and the server shows a certificate."""
+        return self.tls_certificate is not None and self.tls_key is not None
 
 
 @dataclass(frozen=True, slots=True)
