@@ -28,7 +28,7 @@ CORE = frozenset(
             "ranks",
             "speculative",
         ),
-        *("declared", "settings", "stop_signals", "trailers"),
+        *("declared", "logs", "settings", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import atexit
-import logging
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from trtspec import logs
 from trtspec import manifest as manifests
 from trtspec.cli.build_first import build
 from trtspec.cli.options import add_options
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     check_ranks(directory, manifests.read(directory), ranks)
     if not ranks.leads:
         return _ended(follow(directory, engine_options, ranks))
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logs.set_up(messages=serve_options.security.log_error_messages)
     warn_of_strangers(serve_options)
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:

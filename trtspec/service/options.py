@@ -89,6 +89,9 @@ class SecurityOptions(_Checked):
     allow_insecure: bool = _setting(
         False, "let other machines reach a port without TLS or tokens, where the network does their work"
     )
+    log_error_messages: bool = _setting(
+        False, "write into the log what internal errors say, which may quote prompts; without it, where they happened"
+    )
     reflection: str = _setting(
         "auto",
         "port on which grpcurl can ask for the interface; auto is main on a loopback address, else admin",

@@ -17,7 +17,7 @@ from trtspec.executors.base import Executor
 from trtspec.service import prompt as prompts
 from trtspec.service import responses
 from trtspec.service.admission import Admission
-from trtspec.service.callers import ANYONE, Access
+from trtspec.service.callers import ANYONE, SECRET_METADATA, Access
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
@@ -62,12 +62,10 @@ class _Call:
         self.clock = Clock(time.monotonic())
         self.parsed: ParsedRequest | None = None
         self.run: GenerateRun | None = None
-        metadata = context.invocation_metadata() or ()
-        self.observer = observer.arrived(
-            Arrival(
-                self.clock.arrival, request.ByteSize(), context.peer(), tuple((key, value) for key, value in metadata)
-            )
-        )
+        given = context.invocation_metadata() or ()
+        metadata = tuple((key, value) for key, value in given if key not in SECRET_METADATA)
+        arrival = Arrival(self.clock.arrival, request.ByteSize(), context.peer(), metadata)
+        self.observer = observer.arrived(arrival)
 
     def end(self, status: grpc.StatusCode, reason: str) -> None:
         """Tell the observer."""
