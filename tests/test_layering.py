@@ -21,6 +21,7 @@ CORE = frozenset(
             "draft_limits",
             "followed",
             "generation",
+            "json_file",
             "loopback",
             "manifest",
             "narrowing",

@@ -16,6 +16,7 @@ from trtspec.service.tokens import line_of
 from trtspec.types import FinishReason
 
 AUTHORITY = issue("authority")
+NAMES = ("localhost", "127.0.0.1")
 TOKEN = "canary-token-of-alice"
 OTHER = "canary-token-of-bob-0"
 
@@ -24,7 +25,7 @@ OTHER = "canary-token-of-bob-0"
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("security")
     AUTHORITY.write(directory, "ca")
-    issue("first", AUTHORITY, ("localhost", "127.0.0.1")).write(directory, "server")
+    issue("first", AUTHORITY, NAMES).write(directory, "server")
     replace(directory / "tokens", f"alice {TOKEN}\n{line_of('bob', OTHER)}\n".encode())
     replace(directory / "token", f"{TOKEN}\n".encode())
     return directory
@@ -87,7 +88,7 @@ async def test_a_stream_outlives_the_exchange_of_its_certificate(server: LiveSer
     async with client_of(server, files) as client:
         stream = await Stream(client, "the answer", **ENDLESS).begin(2)
         new = issue("authority of the next one")
-        exchange(files, issue("second", new, ("localhost",)))
+        exchange(files, issue("second", new, NAMES))
         replace(files / "next-ca.pem", new.pem)
         async with client_of(server, files) as late:
             with pytest.raises(RequestFailed):
@@ -98,7 +99,7 @@ async def test_a_stream_outlives_the_exchange_of_its_certificate(server: LiveSer
         server.address.replace("0.0.0.0", "localhost"), root_certificates=files / "next-ca.pem", token=TOKEN
     ) as client:
         assert (await client.complete("x", max_tokens=1)).finished.completion_tokens == 1
-    exchange(files, issue("third", AUTHORITY, ("localhost",)))
+    exchange(files, issue("third", AUTHORITY, NAMES))
 
 
 def exchange(files: Path, issued: Issued) -> None:
@@ -143,7 +144,7 @@ async def test_nothing_of_clients_is_printed(start_server: StartServer, files: P
         with pytest.raises(RequestFailed):
             await client.complete("canary-prompt")
     credentials = grpc.ssl_channel_credentials(AUTHORITY.pem)
-    async with grpc.aio.secure_channel(server.address.replace("127.0.0.1", "localhost"), credentials) as channel:
+    async with grpc.aio.secure_channel(server.address, credentials) as channel:
         with pytest.raises(grpc.aio.AioRpcError):
             await channel.unary_unary("/trtspec.v1.Inference/GetModelInfo")(b"\x0a\xffcanary-bytes")
     replace(files / "tokens", b"alice canary!")
