@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -178,9 +179,9 @@ def read(directory: Path, *, verify: bool = False) -> Manifest:
     manifest = _parse(directory)
     for name, expected in manifest.artifacts.items():
         path = _inside(directory, name)
-        if not path.is_file():
-            raise EngineFolderError(f"{directory}: {name} is missing; build the engine again")
-        size = path.stat().st_size
+        size = _size(path)
+        if size is None:
+            raise EngineFolderError(f"{directory}: {name[:256]} is missing; build the engine again")
         if size != expected.bytes:
             raise EngineFolderError(
                 f"{directory}: {name} has {size} bytes and the manifest says {expected.bytes}; build the engine again"
@@ -196,6 +197,15 @@ def _inside(directory: Path, name: str) -> Path:
     if Path(name).is_absolute() or ".." in Path(name).parts or not _leads_into(path, directory):
         raise EngineFolderError(f"{directory / NAME} names {name!r}, which lies outside the engine folder")
     return path
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None where there is none, or nothing could have such a name."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _leads_into(path: Path, directory: Path) -> bool:

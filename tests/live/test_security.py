@@ -114,6 +114,7 @@ def test_a_port_is_not_opened_by_accident(given: tuple[str, ...], engine: Path, 
     assert ended.err.startswith("error: --host 0.0.0.0 can be reached from other machines, and ")
 
 
+@pytest.mark.slow
 async def test_front_ends_are_protected_alike(start_server: StartServer, files: Path) -> None:
     server = start_server("--kv-cache-mib", "32", "--frontends", "2", *flags(files))
     for _ in range(6):  # the kernel gives each connection to either
@@ -135,8 +136,7 @@ async def test_nothing_of_clients_is_printed(start_server: StartServer, files: P
         for wrong in ({"tenant": "canary\n"}, {"stop": [""]}, {"temperature": -1.0}, {"model": "canary-model"}):
             with pytest.raises(RequestFailed):
                 await client.complete("canary-prompt", **canary | wrong)
-        with pytest.raises(RequestFailed):
-            await client.complete([{"role": "canary-role", "content": "canary-content"}])
+        await client.complete([{"role": "canary-role", "content": "canary-content"}], max_tokens=1)
         stream = await Stream(client, "canary-prompt", **canary | ENDLESS).begin(2)
         server.kill_worker()
         assert (await stream.failure()).reason == "ENGINE_LOST"

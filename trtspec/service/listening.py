@@ -5,12 +5,14 @@ from __future__ import annotations
 import grpc
 
 from trtspec.service.address import CannotListen, shown
+from trtspec.service.callers import ANYONE, Access
+from trtspec.service.guard import Guard
 from trtspec.service.options import ServeOptions
 
 
-def new_server(options: ServeOptions, message_bytes: int) -> grpc.aio.Server:
-    """A server that takes messages up to a size."""
-    return grpc.aio.server(options=wire_limits(options, message_bytes))
+def new_server(options: ServeOptions, message_bytes: int, access: Access = ANYONE) -> grpc.aio.Server:
+    """A server that takes messages up to a size, of those who are let in."""
+    return grpc.aio.server(interceptors=[Guard(access)], options=wire_limits(options, message_bytes))
 
 
 def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, int]]:

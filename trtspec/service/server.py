@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from trtspec import manifest
 from trtspec.config import EngineOptions
@@ -25,7 +26,7 @@ from trtspec.service.observing import NOBODY, Observer
 from trtspec.service.operating import Operate, Operation, operated
 from trtspec.service.options import ServeOptions
 from trtspec.service.protection import NONE, Protection, protect
-from trtspec.service.reflecting import add_reflection, place
+from trtspec.service.reflecting import place
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
 from trtspec.service.text import Tokenizer
@@ -72,11 +73,11 @@ class Server:
         self._health = Healths()
         self._admission: Admission | None = None
         self._draining = False
-        self._server = new_server(options, message_bytes)
+        self._server = new_server(options, message_bytes, protection.access)
         rpc.add_InferenceServicer_to_server(self._servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if place(options) == "main":
-            add_reflection(self._server, (SERVICE, health.SERVICE_NAME), protection.access)
+            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
