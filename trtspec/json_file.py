@@ -19,12 +19,12 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Overflow
 """What reading such a file may raise, by way of this module and of looking into what it gave."""
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
     """The object that a file holds. Raises one of `UNREADABLE`."""
     with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
     value = json.loads(content.decode())
     if not isinstance(value, dict):
         raise TypeError(f"it holds {type(value).__name__} and no object")
