@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_damage(kind: str, tmp_path: Path) -> None:
-    count = SLOW_TO_READ.get(kind, 150)
+    count = SLOW_TO_READ.get(kind, 60)
     assert rounds(KINDS[kind](tmp_path), 0, count) > count / 20
 
 

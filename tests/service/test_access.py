@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.fakes import FakeExecutor, Pass, Serving, ids_of, serving
+from trtspec.cli.main import main
 from trtspec.client import Client, RequestFailed
 from trtspec.errors import ConfigError
 from trtspec.loopback import is_loopback, reaches_loopback
@@ -227,6 +229,26 @@ async def test_reflection_that_is_off_is_not_there() -> None:
     async with serving(FakeExecutor(), options) as server:
         name = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         assert await code_of(server.channel, name, ()) is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "--token-file .* cannot be read: No such file"),
+        (b"two words\n", "--token-file .* must hold one token and nothing else"),
+        (b"", "--token-file .* must hold one token and nothing else"),
+        ("ä".encode(), "--token-file .* holds no token: a token is ASCII"),
+    ],
+)
+def test_a_file_without_a_token_is_told(
+    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["generate", "--server", "127.0.0.1:1", "--token-file", str(file), "hello"]) == 2
+    assert re.match(f"error: {message}", told := capsys.readouterr().err), told
+    assert "words" not in told
 
 
 def test_a_client_does_not_show_its_token_to_the_network() -> None:
