@@ -117,14 +117,27 @@ def list_artifacts(path: Path) -> dict[str, Artifact]:
     return {str(file.relative_to(path)): manifest.hash_file(file) for file in files}
 
 
+def link(file: str | Path, place: str | Path) -> None:
+    """The same file at another place, without room of its own where the disk allows it. No symbolic link: an engine is
+    not read where one leads out of its folder."""
+    try:
+        os.link(file, place)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(file, place)
+
+
 @contextmanager
 def trial(path: Path, draft: Manifest) -> Iterator[Path]:
     """The folder as an engine that can be opened, while it has no manifest of its own yet."""
     view = path / _TRIAL
     view.mkdir()
     for entry in list(path.iterdir()):
-        if entry != view:
-            os.symlink(entry.resolve(), view / entry.name, target_is_directory=entry.is_dir())
+        if entry == view:
+            continue
+        if entry.is_dir():
+            shutil.copytree(entry, view / entry.name, copy_function=link)
+        else:
+            link(entry, view / entry.name)
     manifest.write(draft, view)
     try:
         yield view

@@ -16,8 +16,20 @@ GENERATED = "trtspec.v1"
 CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
-        *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
-        *("declared", "settings", "stop_signals", "trailers"),
+        *(
+            "cpu",
+            "draft_limits",
+            "followed",
+            "generation",
+            "json_file",
+            "loopback",
+            "manifest",
+            "narrowing",
+            "openmp",
+            "ranks",
+            "speculative",
+        ),
+        *("declared", "logs", "settings", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from builders import build, train
+from builders.training import state_file
 from tests.models import tiny_llama
 from trtspec.types import Method
 
@@ -40,6 +39,6 @@ def run(method: str, target: Path, root: Path, *argv: str, data: Path | None = N
 
 def saved(root: Path) -> dict[str, Any]:
     """The state of the one run that there is."""
-    (path,) = (root / "work").glob("*/*/training.pt")
-    values: dict[str, Any] = torch.load(path, weights_only=True)
-    return values
+    (path,) = (root / "work").glob("*/*/training.safetensors")
+    groups, plain = state_file.read(path)
+    return {**groups, **plain}

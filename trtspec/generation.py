@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.errors import EngineFolderError
+from trtspec.json_file import UNREADABLE, check_fields, read_object
 from trtspec.types import SamplingParams
 
 NAME = "generation.json"
@@ -56,14 +57,16 @@ def read(engine: Path) -> GenerationDefaults:
     """Read the defaults of an engine folder."""
     path = engine / NAME
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return GenerationDefaults(
+        document = read_object(path)
+        found = GenerationDefaults(
             eos_ids=frozenset(int(id_) for id_ in document["eos_token_ids"]),
             sampling=_sampling(document["sampling"]),
             source=str(document["source"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EngineFolderError(f"{path} cannot be read ({error!r}); build the engine again") from error
+        check_fields(found)
+    except UNREADABLE as error:
+        raise EngineFolderError(f"{path} cannot be read ({error!r:.200}); build the engine again") from error
+    return found
 
 
 def _sampling(document: Mapping[str, Any]) -> SamplingParams:

@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import ConfigError, EngineFolderError
+from trtspec.json_file import UNREADABLE, check_fields, read_object
 from trtspec.speculative import TYPICAL, SpeculativeConfig, from_dict
 from trtspec.types import OutputLaw
 
 FORMAT = 4
 NAME = "manifest.json"
 _CHUNK = 1 << 20
+_MOST_SIZE = 1 << 26
+"""Of a context and a vocabulary; a request's size in bytes still fits 32 bits then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,20 @@ class Manifest:
         return hashlib.sha256(self.facts.encode()).hexdigest()
 
 
+def _check(manifest: Manifest) -> None:
+    """Refuse values that no build writes."""
+    check_fields(manifest)
+    for artifact in manifest.artifacts.values():
+        if type(artifact.bytes) is not int or type(artifact.sha256) is not str:
+            raise TypeError(f"an artifact is {artifact!r:.80}")
+    for name, value in (
+        ("max_context_tokens", manifest.max_context_tokens),
+        ("vocabulary_size", manifest.vocabulary_size),
+    ):
+        if not 1 <= value <= _MOST_SIZE:
+            raise ValueError(f"{name} is {value}")
+
+
 def canonical_json(value: object) -> str:
     """The one spelling of a JSON value that is hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -160,12 +178,10 @@ def read(directory: Path, *, verify: bool = False) -> Manifest:
     """Read and check an engine folder: sizes always, every hash with `verify`."""
     manifest = _parse(directory)
     for name, expected in manifest.artifacts.items():
-        path = directory / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise EngineFolderError(f"{directory / NAME} names {name!r}, which lies outside the engine folder")
-        if not path.is_file():
-            raise EngineFolderError(f"{directory}: {name} is missing; build the engine again")
-        size = path.stat().st_size
+        path = _inside(directory, name)
+        size = _size(path)
+        if size is None:
+            raise EngineFolderError(f"{directory}: {name[:256]} is missing; build the engine again")
         if size != expected.bytes:
             raise EngineFolderError(
                 f"{directory}: {name} has {size} bytes and the manifest says {expected.bytes}; build the engine again"
@@ -173,6 +189,30 @@ def read(directory: Path, *, verify: bool = False) -> Manifest:
         if verify and hash_file(path) != expected:
             raise EngineFolderError(f"{directory}: the content of {name} differs from its hash; build the engine again")
     return manifest
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """A file of the folder. Raises `EngineFolderError` where the name leads out of it, be it by way of a link."""
+    path = directory / name
+    if Path(name).is_absolute() or ".." in Path(name).parts or not _leads_into(path, directory):
+        raise EngineFolderError(f"{directory / NAME} names {name!r}, which lies outside the engine folder")
+    return path
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None where there is none, or nothing could have such a name."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _leads_into(path: Path, directory: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(directory.resolve())
+    except (OSError, RuntimeError, ValueError):  # links that lead to each other, a name that cannot be one
+        return False
 
 
 def _parse(directory: Path) -> Manifest:
@@ -185,7 +225,7 @@ def _parse(directory: Path) -> Manifest:
             "make one with `python -m builders.build --method ngram`"
         )
     try:
-        document = json.loads(path.read_text())
+        document = read_object(path)
         if document["format"] != FORMAT:
             raise EngineFolderError(
                 f"{path}: format {document['format']} is not {FORMAT}, which this version reads; build the engine again"
@@ -203,14 +243,15 @@ def _parse(directory: Path) -> Manifest:
             artifacts={name: Artifact(item["bytes"], item["sha256"]) for name, item in document["artifacts"].items()},
             tokenizer_sha256=document["tokenizer_sha256"],
             target_sha256=document["target_sha256"],
-            drafter=document["drafter"] and DrafterRecord(**document["drafter"]),
+            drafter=None if document["drafter"] is None else DrafterRecord(**document["drafter"]),
             smoke=document["smoke"],
             versions=document["versions"],
             build=document["build"],
         )
-        engine_id = document["engine_id"]
-    except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-        raise EngineFolderError(f"{path} is damaged ({error!r}); build the engine again") from error
-    if manifest.engine_id != engine_id:
+        _check(manifest)
+        same = manifest.engine_id == document["engine_id"]
+    except (*UNREADABLE, ConfigError) as error:
+        raise EngineFolderError(f"{path} is damaged ({error!r:.200}); build the engine again") from error
+    if not same:
         raise EngineFolderError(f"{path} was changed by hand: its facts do not give its engine_id; build it again")
     return manifest

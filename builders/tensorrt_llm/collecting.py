@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -113,16 +111,9 @@ def place_model(model: Path, place: Path) -> None:
     place.mkdir()
     for file in sorted(model.iterdir()):
         if file.is_file() and file.name != CONFIG:
-            _link(file.resolve(), place / file.name)
+            folder.link(file.resolve(), place / file.name)
     raw = read_json(model / CONFIG)
     (place / CONFIG).write_text(json.dumps(old_spelling(raw) or raw, indent=2) + "\n")
-
-
-def _link(file: Path, place: Path) -> None:
-    try:
-        os.link(file, place)
-    except OSError:  # another disk, or a file system without links
-        shutil.copyfile(file, place)
 
 
 def files_sha256(inputs: Sequence[Input]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from builders.drafts.card import Card
 from builders.progress import Report
-from builders.training import material, outcome
+from builders.training import material, outcome, state_file
 from builders.training.answers import Conversation
 from builders.training.beginnings import begin_as_target
 from builders.training.examples import Split, split
@@ -35,10 +35,11 @@ from trtspec.errors import ConfigError
 from trtspec.executors.embedded.drafter_config import DrafterConfig
 from trtspec.manifest import canonical_json, hash_file
 
+_IDS = "ids"
 _SINK = 4
 """The first positions have states of another size than all others."""
 _SAMPLE = 50
-_VOCABULARY = "token_ids.pt"
+_VOCABULARY = "token_ids.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +171,11 @@ def _token_ids(course: Course, target: Target, parts: Split, rundir: Path) -> Te
     """The draft vocabulary; a run keeps the one it began with."""
     path = rundir / _VOCABULARY
     if path.is_file():
-        return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
+        groups, _ = state_file.read(path)
+        return groups[_IDS][_IDS]
     known = target.manifest.vocabulary_size
     token_ids = draft_vocabulary(parts.training, course.training.draft_vocabulary, known, target.eos_ids)
-    rundir.mkdir(parents=True, exist_ok=True)
-    torch.save(token_ids, path)
+    state_file.write(path, {_IDS: {_IDS: token_ids}}, {})
     return token_ids
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builders.training import state_file
 from builders.training.networks import Network
 from trtspec.errors import ConfigError
 
 _EMA = 0.999
 """Weights are averaged over about the last thousand steps; fewer at the beginning."""
-NAME = "training.pt"
+NAME = "training.safetensors"
 
 
 @dataclass
@@ -53,37 +53,54 @@ class Run:
 
     def save(self, directory: Path) -> None:
         """Write everything; the file appears whole or not at all."""
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = directory / (NAME + ".partial")
-        values = {name: getattr(self, name) for name in _PLAIN}
-        torch.save({**values, "network": _copy(self.network), "optimizer": self.optimizer.state_dict()}, partial)
-        partial.replace(directory / NAME)
+        optimizer = self.optimizer.state_dict()
+        moments = {
+            f"{index}.{key}": value for index, state in optimizer["state"].items() for key, value in state.items()
+        }
+        groups = {
+            "network": _copy(self.network),
+            "average": self.average,
+            "optimizer": moments,
+            "best": self.best or {},
+        }
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        state_file.write(directory / NAME, groups, {**plain, "param_groups": optimizer["param_groups"]})
 
     def resume(self, directory: Path) -> bool:
         """Take over what an earlier run saved here; false where there is nothing."""
         path = directory / NAME
         if not path.is_file():
             return False
+        groups, plain = state_file.read(path)
         try:
-            values = torch.load(path, map_location="cpu", weights_only=True)
-            self.network.load_state_dict(values["network"])
-            self.optimizer.load_state_dict(values["optimizer"])
+            self.network.load_state_dict(groups["network"])
+            self.optimizer.load_state_dict(
+                {"state": _moments(groups.get("optimizer", {})), "param_groups": plain["param_groups"]}
+            )
             for name in _PLAIN:
-                setattr(self, name, values[name])
-        except (RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+                setattr(self, name, plain[name])
+            self.average = self._of_ours(groups["average"])
+            self.best = self._of_ours(groups["best"]) if "best" in groups else None
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"{path} is not the state of this run ({reason}); remove it to begin again") from error
-        for weights in (self.average, self.best or {}):
-            for name, parameter in self.network.named_parameters():
-                if name in weights:
-                    weights[name] = weights[name].to(parameter.device)
         return True
 
+    def _of_ours(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights where the network has its own."""
+        return {name: weights[name].to(parameter.device) for name, parameter in self.network.named_parameters()}
 
-_PLAIN = (
-    *("average", "steps", "tokens", "seconds", "loss_sum", "loss_steps"),
-    *("history", "best", "best_score"),
-)
+
+_PLAIN = ("steps", "tokens", "seconds", "loss_sum", "loss_steps", "history", "best_score")
+
+
+def _moments(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """What the optimizer knows of each parameter, by its number."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for full, value in tensors.items():
+        index, _, key = full.partition(".")
+        found.setdefault(int(index), {})[key] = value
+    return found
 
 
 def _copy(network: Network) -> dict[str, Tensor]:

@@ -207,6 +207,9 @@ def test_the_state_of_another_run_is_refused(tmp_path: Path) -> None:
     other = Run.begin(HeadsNetwork(replace(config, modules=1), WIDTH, slice(0, WIDTH)), 0.1)
     with pytest.raises(ConfigError, match=rf"{NAME} is not the state of this run .*remove"):
         other.resume(tmp_path)
+    torch.save({"network": {}}, tmp_path / NAME)  # which is a pickle
+    with pytest.raises(ConfigError, match="is not the state of this run"):
+        other.resume(tmp_path)
     (tmp_path / NAME).write_bytes(b"half a file")
     with pytest.raises(ConfigError, match="is not the state of this run"):
         other.resume(tmp_path)

@@ -20,6 +20,7 @@ from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Observer
 from trtspec.service.options import ServeOptions
+from trtspec.service.protection import NONE, Protection
 from trtspec.service.server import Server
 from trtspec.service.text import Tokenizer
 from trtspec.speculative import SpeculativeConfig
@@ -300,23 +301,29 @@ async def serving(
     sampling: SamplingParams | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
     observer: Observer = NOBODY,
+    protection: Protection = NONE,
+    credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Serving]:
     """A real server on a free loopback port, and a channel to it."""
     options = options or ServeOptions(port=0)
-    server = Server(options, options.message_bytes(LIMITS.max_context_tokens), observer)
+    server = Server(options, options.message_bytes(LIMITS.max_context_tokens), observer, protection)
     defaults = GenerationDefaults(frozenset({EOS}), sampling or SamplingParams(), "test")
     model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
     address = await server.bind()
     try:
         await server.open(model, executor, Tokenizer(tokenizer or tiny_tokenizer()))
         follow = asyncio.create_task(server.follow(executor))
-        async with grpc.aio.insecure_channel(address) as channel:
+        async with _channel(address, credentials) as channel:
             yield Serving(address, server, channel)
         follow.cancel()
         await asyncio.gather(follow, return_exceptions=True)
     finally:
         await executor.aclose()
         await server.stop()
+
+
+def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    return grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
 
 
 def engine_folder(directory: Path, method: Method = Method.NGRAM) -> Path:

@@ -104,3 +104,13 @@ async def test_a_client_that_leaves_is_an_end() -> None:
         await asyncio.wait_for(noting.over.wait(), 10)
     assert noting.summary.status is grpc.StatusCode.CANCELLED
     assert noting.summary.outputs == (Ending(FinishReason.CANCELLED, 1),)
+
+
+async def test_observers_do_not_learn_what_proves_who_calls() -> None:
+    noting = Noting()
+    async with serving(FakeExecutor(script_of("abcdef", 3, 2)), observer=noting) as server:
+        metadata = (("authorization", "Bearer secret"), ("cookie", "secret"), ("traceparent", "00-1"))
+        call = rpc.InferenceStub(server.channel).Generate(pb.GenerateRequest(text="hi"), metadata=metadata)
+        _ = [response async for response in call]
+    [arrival] = noting.arrivals
+    assert "secret" not in str(arrival) and ("traceparent", "00-1") in arrival.metadata

@@ -121,3 +121,73 @@ def test_a_manifest_cannot_point_outside_its_folder(engine: Path, name: str) -> 
     manifests.write(outside, engine)
     with pytest.raises(EngineFolderError, match="outside the engine folder"):
         manifests.read(engine)
+
+
+def with_artifact(engine: Path, name: str, size: int = 5) -> None:
+    manifests.write(replace(_manifest(engine), artifacts={name: manifests.Artifact(size, "00")}), engine)
+
+
+@pytest.mark.parametrize("link", ["file", "folder", "both ways"])
+def test_no_link_leads_out_of_the_folder(link: str, tmp_path: Path) -> None:
+    engine, outside = tmp_path / "engine", tmp_path / "outside"
+    engine.mkdir(), outside.mkdir()
+    (engine / "weights").write_bytes(b"12345")
+    (outside / "secret").write_bytes(b"12345")
+    name = "there/secret" if link == "folder" else "there"
+    target = {"file": outside / "secret", "folder": outside, "both ways": engine / "there"}[link]
+    (engine / "there").symlink_to(target)
+    with_artifact(engine, name)
+    with pytest.raises(EngineFolderError, match="outside the engine folder"):
+        manifests.read(engine)
+
+
+def test_links_within_the_folder_and_to_it_are_fine(engine: Path) -> None:
+    (engine / "again").symlink_to("weights")
+    with_artifact(engine, "again")
+    other = engine.with_name("link")
+    other.symlink_to(engine)
+    assert manifests.read(other).artifacts["again"].bytes == 5
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "weights/x", "."])
+def test_a_name_that_no_file_has_is_missing_or_refused(name: str, engine: Path) -> None:
+    with_artifact(engine, name)
+    with pytest.raises(EngineFolderError, match="is missing|outside the engine folder"):
+        manifests.read(engine)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_context_tokens": 0},
+        {"max_context_tokens": 2**31},
+        {"max_context_tokens": "64"},
+        {"max_context_tokens": True},
+        {"vocabulary_size": -1},
+        {"vocabulary_size": 1e300},
+        {"model": 5},
+        {"model": "\ud800"},
+        {"model": "a\0b"},
+        {"dtype": None},
+        {"smoke": []},
+        {"artifacts": {"weights": {"bytes": "5", "sha256": "00"}}},
+        {"artifacts": {"weights": {"bytes": 5, "sha256": 7}}},
+        {"drafter": {"format": 1, "target_sha256": None, "matched_by": "x"}},
+        {"drafter": []},
+        {"speculative": []},
+    ],
+)
+def test_values_that_no_build_writes_are_damage_whatever_the_identity(wrong: dict[str, Any], engine: Path) -> None:
+    edit(engine, lambda document: document.update(wrong))
+    with pytest.raises(EngineFolderError, match="is damaged"):
+        manifests.read(engine)
+
+
+def test_a_manifest_of_any_size_or_depth_is_refused_in_bounds(engine: Path) -> None:
+    (engine / NAME).write_text("[" * 200_000)
+    with pytest.raises(EngineFolderError, match="is damaged"):
+        manifests.read(engine)
+    with (engine / NAME).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(EngineFolderError, match="has more than 67108864 bytes"):
+        manifests.read(engine)

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from trtspec.cli import compare, logprobs
 from trtspec.cli.arguments import bias, int32, uint64, utf8
+from trtspec.cli.connection import add_connection, way_in
+from trtspec.cli.connection import client as connect
 from trtspec.cli.json_lines import as_dict, summary
 from trtspec.cli.render import StreamPrinter, cautions, summary_table
 from trtspec.client import Accepted, Chunk, Client, Finished, Prompt, RequestFailed
@@ -20,7 +22,6 @@ from trtspec.client.collect import Collector
 from trtspec.errors import ConfigError, TrtspecError
 from trtspec.v1 import inference_pb2 as pb
 
-DEFAULT_SERVER = "127.0.0.1:50051"
 _EXAMPLES = """\
 examples:
   trtspec generate "Name three rivers."
@@ -28,6 +29,7 @@ examples:
   trtspec generate --n 3 --temperature 1 --bad-word river "Describe the water."
   trtspec generate --logprobs 2 --max-tokens 8 "Two and two is"
   trtspec generate --compare --repeat 5 "Repeat this list: red, green, blue, red, green, blue"
+  TRTSPEC_TOKEN=... trtspec generate --server models.example:50051 --tls "Hello"
   cat letter.txt | trtspec generate --system "Rewrite in plain words." - --json
 """
 _REPEAT = 3
@@ -64,9 +66,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("prompt", type=utf8, help="the prompt, or - to read it from standard input")
-    parser.add_argument(
-        "--server", type=utf8, default=DEFAULT_SERVER, metavar="HOST:PORT", help=f"default: {DEFAULT_SERVER}"
-    )
     parser.add_argument("--raw", action="store_true", help="send plain text, without the model's chat template")
     parser.add_argument("--system", type=utf8, metavar="TEXT", help="system message of the chat")
     for flag, kind, metavar, text in _OPTIONS:
@@ -80,6 +79,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--repeat", type=int, metavar="INT", help=f"runs of each side of --compare (default: {_REPEAT})"
     )
+    add_connection(parser)
     parser.set_defaults(run=run)
 
 
@@ -100,7 +100,7 @@ def explain(error: RequestFailed, server: str) -> str:
     if error.status is grpc.StatusCode.UNAVAILABLE and not error.reason:
         return f"the connection to {server} was lost ({error})"
     field = f"{error.field}: " if error.field and error.field not in str(error) else ""
-    return f"{field}{error} ({error.status.name})"
+    return f"{field}{error} ({error.status.name}){way_in(error)}"
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -129,7 +129,7 @@ def _standard_input() -> str:
 
 
 async def _ask(options: argparse.Namespace, text: str) -> int:
-    async with Client(options.server) as client:
+    async with connect(options) as client:
         info = await _describe(client, options.server)
         prompt = _prompt(options, text, has_template=info.has_chat_template)
         arguments = _arguments(options)
@@ -149,7 +149,8 @@ async def _describe(client: Client, server: str) -> pb.GetModelInfoResponse:
         if error.status is not grpc.StatusCode.UNAVAILABLE or error.reason:
             raise
         raise TrtspecError(
-            f"no server answers at {server}; start one with: trtspec serve ENGINE_OR_MODEL (or name it with --server)"
+            f"no server answers at {server}; start one with: trtspec serve ENGINE_OR_MODEL (or name it with --server, "
+            f"and with --tls or --ca if it has a certificate): {error}"
         ) from error
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import atexit
-import logging
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from trtspec import logs
 from trtspec import manifest as manifests
 from trtspec.cli.build_first import build
 from trtspec.cli.options import add_options
@@ -22,6 +22,7 @@ from trtspec.generation import MARK
 from trtspec.generation import NAME as GENERATION
 from trtspec.manifest import NAME as MANIFEST
 from trtspec.ranks import end_all, launched
+from trtspec.service.exposure import check_main_port, warn_of_strangers
 from trtspec.service.model import ServedModel
 from trtspec.settings import PREFIX
 from trtspec.types import OutputLaw
@@ -77,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.source is None:
         raise ConfigError("no ENGINE_OR_MODEL was given; name an engine folder, a model folder or a .gguf file")
+    check_main_port(serve_options)  # before anything is built
     source: Path = options.source.expanduser()
     ranks = launched()
     if ranks.size > 1:
@@ -92,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     check_ranks(directory, manifests.read(directory), ranks)
     if not ranks.leads:
         return _ended(follow(directory, engine_options, ranks))
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logs.set_up(messages=serve_options.security.log_error_messages)
+    warn_of_strangers(serve_options)
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:
         from trtspec.service.front_ends import serve

@@ -13,6 +13,7 @@ from trtspec.client.collect import Collector
 from trtspec.client.events import Completion, Event
 from trtspec.client.fields import Prompt, message, prompt_fields
 from trtspec.client.request import Options, generate_request
+from trtspec.client.security import File, Security
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
 
@@ -32,10 +33,26 @@ CHANNEL_OPTIONS = (
 
 
 class Client:
-    """A connection to one server; use it as an async context manager."""
+    """A connection to one server; use it as an async context manager.
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    With `token` every call shows it. `tls` encrypts; `root_certificates` and a `certificate` with its `key` are PEM
+    files, and either means TLS, too.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: bool = False,
+        root_certificates: File | None = None,
+        certificate: File | None = None,
+        key: File | None = None,
+        token: str | None = None,
+        allow_insecure: bool = False,
+    ) -> None:
+        security = Security(tls, root_certificates, certificate, key, token, allow_insecure)
+        self._channel = security.channel(address, CHANNEL_OPTIONS)
+        self._metadata = security.metadata
         self._stub = rpc.InferenceStub(self._channel)
 
     async def __aenter__(self) -> Client:
@@ -56,7 +73,7 @@ class Client:
         return self._stream(generate_request(prompt, options), timeout)
 
     async def _stream(self, request: pb.GenerateRequest, timeout: float | None) -> AsyncGenerator[Event, None]:
-        call = self._stub.Generate(request, timeout=timeout)
+        call = self._stub.Generate(request, timeout=timeout, metadata=self._metadata)
         try:
             async for response in call:
                 if (event := convert.event(response)) is not None:
@@ -77,7 +94,7 @@ class Client:
         """What the server serves, as the proto says it."""
         request = message(pb.GetModelInfoRequest, model=model)
         try:
-            response: pb.GetModelInfoResponse = await self._stub.GetModelInfo(request)
+            response: pb.GetModelInfoResponse = await self._stub.GetModelInfo(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise convert.failure(error) from None
         return response
@@ -86,7 +103,7 @@ class Client:
         """The ids that `generate` would use for a text or a chat."""
         request = message(pb.TokenizeRequest, **prompt_fields(prompt))
         try:
-            response = await self._stub.Tokenize(request)
+            response = await self._stub.Tokenize(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise convert.failure(error) from None
         return tuple(response.token_ids)

@@ -21,6 +21,8 @@ class Caller:
 
 
 NAMELESS = Caller("")
+SECRET_METADATA = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Keys of metadata that are proofs: nobody else is told of their values."""
 
 
 class Access(Protocol):

@@ -18,6 +18,7 @@ from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.hub import Hub
 from trtspec.service.address import shared_port, shown
+from trtspec.service.exposure import check_main_port
 from trtspec.service.front_end import FrontEnd, Order
 from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.operating import Operation, operated
@@ -42,6 +43,7 @@ async def serve(
     False if the engine or a front-end failed for good.
     """
     manifest.read(directory)  # a plain mistake is told before a process is started
+    check_main_port(options)
     signals = StopSignals()
     with signals.handled(), shared_port(options.host, options.port) as port:
         options = replace(options, port=port)

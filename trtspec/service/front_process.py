@@ -6,11 +6,11 @@ It is a server as any other, over an executor that lives in the main process. It
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import sys
 from typing import TYPE_CHECKING
 
+from trtspec import logs
 from trtspec.errors import TrtspecError
 from trtspec.executors.hub_messages import Answering
 from trtspec.executors.messages import OpenFailed, receive
@@ -29,9 +29,7 @@ def main(end: socket.socket) -> int:
     order = receive(end)
     if not isinstance(order, Order):
         return 1
-    logging.basicConfig(
-        level=logging.WARNING, format=f"%(asctime)s %(levelname)s front-end {order.number}: %(message)s"
-    )
+    logs.set_up(f"front-end {order.number}", messages=order.options.security.log_error_messages)
     return asyncio.run(serve(end, order))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import grpc
 
 from trtspec.service.address import CannotListen, shown
+from trtspec.service.callers import ANYONE, Access
+from trtspec.service.guard import Guard
 from trtspec.service.options import ServeOptions
 
 _NEVER = 2**31 - 1
@@ -13,9 +15,9 @@ _HANDSHAKE_MILLISECONDS = 20_000
 """Time for a new connection to say something; gRPC's own two minutes would let a thousand silent ones hold files."""
 
 
-def new_server(options: ServeOptions, message_bytes: int) -> grpc.aio.Server:
-    """A server that takes messages up to a size."""
-    return grpc.aio.server(options=wire_limits(options, message_bytes))
+def new_server(options: ServeOptions, message_bytes: int, access: Access = ANYONE) -> grpc.aio.Server:
+    """A server that takes messages up to a size, of those who are let in."""
+    return grpc.aio.server(interceptors=[Guard(access)], options=wire_limits(options, message_bytes))
 
 
 def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, int]]:
@@ -46,9 +48,11 @@ def _milliseconds(seconds: float) -> int:
     return min(round(seconds * 1000), _NEVER) or _NEVER
 
 
-def listen(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Take a port; give the address with the real one. Raises `CannotListen`."""
+def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> str:
+    """Take a port, in plain text without credentials; give the address with the real one. Raises `CannotListen`."""
     try:
-        return shown(host, server.add_insecure_port(shown(host, port)))
+        if credentials is None:
+            return shown(host, server.add_insecure_port(shown(host, port)))
+        return shown(host, server.add_secure_port(shown(host, port), credentials))
     except RuntimeError as error:
         raise CannotListen.at(host, port) from error

@@ -36,6 +36,7 @@ class Arrival:
     message_bytes: int
     peer: str
     metadata: Sequence[tuple[str, str | bytes]]
+    """Without what proves who calls."""
 
 
 @dataclass(frozen=True, slots=True)

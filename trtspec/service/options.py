@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtspec.declared import check_values
+from trtspec.declared import check_values, flag
 from trtspec.errors import ConfigError
 
 _LEAST_MESSAGE_BYTES = 1 << 20
@@ -99,21 +99,41 @@ class SecurityOptions(_Checked):
 
     tls_certificate: Path | None = _setting(None, "certificate chain of the server, PEM; read again when it changes")
     tls_key: Path | None = _setting(None, "private key of the certificate, PEM")
-    tls_client_ca: Path | None = _setting(None, "certificates that clients' certificates must be signed by (mTLS)")
-    tokens: Path | None = _setting(None, "file of bearer tokens of clients; read again when it changes")
+    tls_client_ca: Path | None = _setting(
+        None, "certificates, PEM, that clients' certificates must be signed by (mTLS); read again when it changes"
+    )
+    tokens: Path | None = _setting(
+        None, "file of bearer tokens of clients, from `trtspec token`; read again when it changes"
+    )
     admin_tokens: Path | None = _setting(None, "file of bearer tokens of the admin port")
     allow_insecure: bool = _setting(
-        False, "listen beyond this machine without TLS and tokens, where the network does their work"
+        False, "let other machines reach a port without TLS or tokens, where the network does their work"
+    )
+    log_error_messages: bool = _setting(
+        False, "write into the log what internal errors say, which may quote prompts; without it, where they happened"
     )
     reflection: str = _setting(
         "auto",
-        "where grpcurl can ask for the interface; auto is main on a loopback address, else admin",
+        "port on which grpcurl can ask for the interface; auto is main on a loopback address, else admin",
         choices=("auto", "main", "admin", "off"),
     )
     admin_host: str = _setting("127.0.0.1", "address of the admin port")
     admin_port: int = _setting(
         -1, "port of the service trtspec.v1.Admin; 0 takes a free one, -1 is none", min=-1, max=65535
     )
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        for given in ("tls_certificate", "tls_key", "tls_client_ca"):
+            if getattr(self, given) is not None and not self.encrypted:
+                raise ConfigError(
+                    f"{flag(given)} is given, and TLS needs both --tls-certificate and --tls-key; give both, or none"
+                )
+
+    @property
+    def encrypted(self) -> bool:
+        """Connections are encrypted, and the server shows a certificate."""
+        return self.tls_certificate is not None and self.tls_key is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from trtspec.config import EngineOptions
 from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
 from trtspec.service.admission import Admission, AdmissionLimits
-from trtspec.service.callers import ANYONE, Access
 from trtspec.service.listening import listen, new_server
-from trtspec.service.malformed import careful
 from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.observing import NOBODY, Observer
 from trtspec.service.open_files import raise_limit
 from trtspec.service.operating import Operate, Operation, operated
 from trtspec.service.options import ServeOptions
+from trtspec.service.protection import NONE, Protection, protect
+from trtspec.service.reflecting import place
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
 from trtspec.service.text import Tokenizer
@@ -65,24 +65,26 @@ class Server:
     """One gRPC server. Bind first, so that a taken port costs no engine load; then open, then drain and stop."""
 
     def __init__(
-        self, options: ServeOptions, message_bytes: int, observer: Observer = NOBODY, access: Access = ANYONE
+        self, options: ServeOptions, message_bytes: int, observer: Observer = NOBODY, protection: Protection = NONE
     ) -> None:
         self._options = options
         self._message_bytes = message_bytes
-        self._servicer = InferenceServicer(observer, access)
+        self._protection = protection
+        self._servicer = InferenceServicer(observer, protection.access)
         self._health = Healths()
         self._admission: Admission | None = None
         self._draining = False
-        self._server = new_server(options, message_bytes)
-        rpc.add_InferenceServicer_to_server(self._servicer, careful(self._server))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, careful(self._server))
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._server = new_server(options, message_bytes, protection.access)
+        rpc.add_InferenceServicer_to_server(self._servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if place(options) == "main":
+            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
         raise_limit()
         await self._set_health(False)
-        address = listen(self._server, self._options.host, self._options.port)
+        address = listen(self._server, self._options.host, self._options.port, self._protection.credentials())
         await self._server.start()
         return address
 
@@ -156,7 +158,8 @@ async def serve_until(
     operate: Operate,
 ) -> bool:
     """Serve an engine until a signal. False if it failed for good."""
-    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
+    message_bytes, protection = options.message_bytes(manifest.read(directory).max_context_tokens), protect(options)
+    server = Server(options, message_bytes, protection=protection)
     try:
         address = await server.bind()
         tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
@@ -165,7 +168,7 @@ async def serve_until(
             return True
         try:
             model = served_model(executor.info(), directory, options)
-            async with operate(executor, Operation(model, options, signals)) as engine:
+            async with operate(executor, Operation(model, options, signals)) as engine, protection.kept():
                 await server.open(model, engine, tokenizer)
                 announce(address, model)
                 if await unless(signals.stop, server.follow(engine)):

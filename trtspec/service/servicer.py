@@ -18,7 +18,7 @@ from trtspec.executors.base import Executor
 from trtspec.service import prompt as prompts
 from trtspec.service import responses
 from trtspec.service.admission import Admission
-from trtspec.service.callers import ANYONE, Access
+from trtspec.service.callers import ANYONE, SECRET_METADATA, Access
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
@@ -69,8 +69,9 @@ class _Call:
         self.clock = Clock(time.monotonic())
         self.parsed: ParsedRequest | None = None
         self.run: GenerateRun | None = None
+        given = context.invocation_metadata() or ()
+        metadata = tuple((key, value) for key, value in given if key not in SECRET_METADATA)
         self.message_bytes = request.ByteSize()
-        metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
         self.observer = observer.arrived(Arrival(self.clock.arrival, self.message_bytes, context.peer(), metadata))
 
     def end(self, status: grpc.StatusCode, reason: str) -> None:

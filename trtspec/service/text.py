@@ -18,6 +18,8 @@ from trtspec.errors import EngineFolderError, InvalidField
 from trtspec.generation import TOKENIZER
 from trtspec.service.checks import shown
 from trtspec.service.token_length import longest_token
+from trtspec.service.tokenizer_file import NAME as TOKENIZER_FILE
+from trtspec.service.tokenizer_file import check_ids
 
 _RESERVED_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters) | {
     "messages",
@@ -59,6 +61,7 @@ class Tokenizer:
     def load(cls, engine: Path) -> Tokenizer:
         """Open the tokenizer of an engine folder."""
         try:
+            check_ids(engine / TOKENIZER / TOKENIZER_FILE)
             return cls(PreTrainedTokenizerFast.from_pretrained(engine / TOKENIZER, local_files_only=True))
         except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
             raise EngineFolderError(f"{engine / TOKENIZER} cannot be read ({error}); build the engine again") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from trtspec.errors import EngineFolderError
 from trtspec.executors.embedded.decoder_config import DecoderConfig
+from trtspec.json_file import UNREADABLE, check_fields, read_object
 
 NAME = "drafter.json"
 TOKENS, FEATURES, FUSED_FEATURES, HEADS = "tokens", "features", "fused_features", "heads"
@@ -80,9 +81,11 @@ class DrafterConfig:
     def from_json(cls, path: Path) -> DrafterConfig:
         """Read the file of an engine folder; a key too many or too few is a damaged engine."""
         try:
-            return cls.from_dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise EngineFolderError(f"{path} is damaged ({error}); build the engine again") from error
+            found = cls.from_dict(read_object(path))
+            check_fields(found)
+        except UNREADABLE as error:
+            raise EngineFolderError(f"{path} is damaged ({error!s:.200}); build the engine again") from error
+        return found
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> DrafterConfig:

@@ -1,0 +1,48 @@
+"""How a process of the server writes its log: one line a record, and of an error its kinds and places.
+
+What an error says may quote what a client sent, such as a prompt; so that is left out unless the operator wants it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+_CAUSED = "which caused:\n"
+
+
+class WithoutMessages(logging.Formatter):
+    """Formats exceptions without their messages."""
+
+    def formatException(self, ei: _Raised) -> str:
+        return trace(ei[1]) if ei[1] is not None else ""
+
+
+def set_up(who: str = "", *, messages: bool = False) -> None:
+    """Log warnings and errors of this process on standard error, with `who` in each line."""
+    kind = logging.Formatter if messages else WithoutMessages
+    handler = logging.StreamHandler()
+    handler.setFormatter(kind(f"%(asctime)s %(levelname)s {who and who + ': '}%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def trace(error: BaseException) -> str:
+    """Kinds and places of an error and of those that it came from, the first one first."""
+    return _CAUSED.join(_one(item) for item in reversed([*_chain(error)])).rstrip("\n")
+
+
+def _one(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return "".join(traceback.format_tb(error.__traceback__)) + f"{name} (its message may quote a client: left out)\n"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
