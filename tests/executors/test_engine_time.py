@@ -112,7 +112,13 @@ async def code_of(call: grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.Generate
     return code
 
 
-@pytest.mark.parametrize("logprobs", [{}, {"logprobs": {"logprobs": 3, "prompt_logprobs": 3}}], ids=["plain", "scored"])
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"logprobs": {"logprobs": 3, "prompt_logprobs": 3}}, id="scored", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("point", ["queued", "prefill", "mid", "late", "twice"])
 async def test_a_cancel_ends_its_own_call_alone_wherever_it_hits(
     engine_folder: Path, point: str, logprobs: dict[str, Any]

@@ -159,6 +159,23 @@ async def test_a_mistake_of_ours_ends_the_request_and_is_logged(caplog: pytest.L
     assert "ZeroDivisionError" in caplog.text
 
 
+class Cancelled(FakeExecutor):
+    """What works for its requests is cancelled, by whatever mistake."""
+
+    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+        yield Started(request.request_id)
+        work = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(work.cancel)
+        await work
+
+
+async def test_a_request_that_is_cancelled_inside_ends_for_its_front_end() -> None:
+    async with joined(Hub(Cancelled())) as front:
+        for _ in range(2):
+            with pytest.raises(EngineFault, match="cancelled inside the server"):
+                await asyncio.wait_for(ids(front.generate(ask("a"))), 20)
+
+
 class Telling(FakeExecutor):
     """A request goes on in the moment in which somebody asks for the state."""
 

@@ -66,10 +66,11 @@ async def test_a_refusal_by_the_gate_is_remembered_for_as_long_as_it_lasts() -> 
         pass
 
 
-async def test_what_is_remembered_is_bounded() -> None:
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     door = Admission(AdmissionLimits(requests=10), time)
-    for number in range(3 * admission._MOST_CLOSED):
+    monkeypatch.setattr(admission, "_MOST_CLOSED", 8)
+    for number in range(30):
         with pytest.raises(RateLimited), door.admit("1", str(number)):
             raise rate_limited("too much", 30.0, 20.0)
         assert len(door._closed) <= admission._MOST_CLOSED

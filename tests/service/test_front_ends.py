@@ -6,20 +6,21 @@ import asyncio
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.executors.conftest import children
 from tests.fakes import FakeExecutor, engine_folder, script_of
-from trtspec.client import Client
+from trtspec.client import Client, RequestFailed
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFolderError
 from trtspec.executors.base import Executor
 from trtspec.generation import TOKENIZER
 from trtspec.service.address import CannotListen, shared_port
 from trtspec.service.front_ends import serve
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import AdmissionOptions, ServeOptions
 from trtspec.types import Health
 
 OPTIONS = ServeOptions(port=0, frontends=2)
@@ -33,14 +34,14 @@ async def no_engine(path: Path, options: EngineOptions) -> Executor:
 class Run:
     """`serve` with this process as the main one."""
 
-    def __init__(self, executor: FakeExecutor, directory: Path) -> None:
+    def __init__(self, executor: FakeExecutor, directory: Path, options: ServeOptions = OPTIONS) -> None:
         self.announced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def open_engine(path: Path, options: EngineOptions) -> FakeExecutor:
             return executor
 
         announce = self.announced.set_result
-        serving = serve(directory, OPTIONS, EngineOptions(), lambda address, _: announce(address), open_engine)
+        serving = serve(directory, options, EngineOptions(), lambda address, _: announce(address), open_engine)
         self.task = asyncio.create_task(serving)
 
 
@@ -61,6 +62,25 @@ async def test_the_engine_answers_through_front_ends_and_they_end_when_it_fails(
     await executor.become(Health.FAILED)
     assert await run.task is False
     assert executor.shut and children() == []
+
+
+@pytest.mark.slow
+async def test_limits_of_a_client_hold_over_all_front_ends(tmp_path: Path) -> None:
+    """Each channel may reach another front-end."""
+    limited = replace(OPTIONS, admission=AdmissionOptions(client_requests_per_minute=1))
+    executor = FakeExecutor(script_of("ab", 1))
+    run = Run(executor, engine_folder(tmp_path), limited)
+    address = await run.announced
+    reasons = []
+    for _ in range(12):
+        async with Client(address) as client:
+            try:
+                await client.complete("hi")
+            except RequestFailed as error:
+                reasons.append(error.reason)
+    assert reasons == ["CLIENT_RATE"] * 11 and len(executor.requests) == 1
+    await executor.become(Health.FAILED)
+    assert await run.task is False
 
 
 @pytest.mark.slow

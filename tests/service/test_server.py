@@ -116,7 +116,13 @@ async def test_a_draining_server_refuses_new_requests_and_ends_the_live_ones() -
 class Run:
     """`serve` on a fake engine, in this process."""
 
-    def __init__(self, executor: FakeExecutor, directory: Path, **options: float) -> None:
+    def __init__(
+        self,
+        executor: FakeExecutor,
+        directory: Path,
+        admission: AdmissionOptions = AdmissionOptions(),  # noqa: B008
+        **options: float,
+    ) -> None:
         self.executor = executor
         self.announced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -125,12 +131,22 @@ class Run:
 
         serving = serve(
             engine_folder(directory),
-            ServeOptions(port=0, time=TimeOptions(**options)),
+            ServeOptions(port=0, admission=admission, time=TimeOptions(**options)),
             EngineOptions(),
             lambda address, model: self.announced.set_result(address),
             open_engine,
         )
         self.task = asyncio.create_task(serving)
+
+
+async def test_a_server_stands_behind_its_gate(tmp_path: Path) -> None:
+    run = Run(FakeExecutor(script_of("ab", 1)), tmp_path, AdmissionOptions(client_requests_per_minute=1))
+    async with grpc.aio.insecure_channel(await run.announced) as channel:
+        assert len([response async for response in await begin(channel)]) == 3
+        with pytest.raises(grpc.aio.AioRpcError, match="1 requests a minute"):
+            await begin(channel)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await run.task is True
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

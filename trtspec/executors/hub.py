@@ -91,6 +91,11 @@ class Link:
         except Exception as error:  # whatever it is, the front-end must not wait for ever
             _log.exception("a request failed")
             await self._put(Failed(key, EngineFault(f"the request failed: {error!r}")))
+        except asyncio.CancelledError:
+            if key in self._requests:  # it was not the front-end that asked for it; where it is gone, nobody is told
+                self._events.append(Failed(key, EngineFault("the request was cancelled inside the server")))
+                self._due.set()
+            raise
         self._requests.pop(key, None)
 
     async def _put(self, event: EngineEvent) -> None:

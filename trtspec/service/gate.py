@@ -59,7 +59,6 @@ class GatedExecutor:
                 if first is None:
                     return
                 held.start()
-                held.count(first)
                 yield first
                 async for event in events:
                     held.count(event)

@@ -47,10 +47,12 @@ class AdmissionOptions(_Checked):
     )
     max_client_requests: int = _setting(0, "live requests of one client, over all front-ends; 0 is no bound", min=0)
     client_requests_per_minute: int = _setting(
-        0, "requests of one client that are let in in a minute, over all front-ends; 0 is no bound", min=0
+        0, "requests that one client may send in a minute, over all front-ends; 0 is no bound", min=0
     )
     client_tokens_per_minute: int = _setting(
-        0, "tokens of one client in a minute, of prompts and answers, over all front-ends; 0 is no bound", min=0
+        0,
+        "tokens of prompts and answers that one client may use in a minute, over all front-ends; 0 is no bound",
+        min=0,
     )
     reader_seconds: float = _setting(
         300.0, "a client that takes no message for so long loses its request; 0 waits for ever", min=0
