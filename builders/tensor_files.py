@@ -105,9 +105,10 @@ def _shard_headers(path: Path) -> dict[Path, dict[str, TensorInfo]]:
     if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
         raise CheckpointError(f"{path / INDEX} is damaged: it has no weight_map; copy it again")
     shards = sorted(set(places.values()))
+    present = {file.name for file in path.iterdir() if file.is_file()}
     for shard in shards:
-        if Path(shard).name != shard or not (path / shard).is_file():
-            raise CheckpointError(f"{path / INDEX} names {shard}, which is not in the folder; copy it again")
+        if shard not in present:
+            raise CheckpointError(f"{path / INDEX} names {shard[:256]}, which is not in the folder; copy it again")
     headers = {shard: read_header(path / shard) for shard in shards}
     for name, shard in places.items():
         if name not in headers[shard]:

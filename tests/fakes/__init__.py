@@ -302,9 +302,8 @@ async def serving(
     tokenizer: PreTrainedTokenizerFast | None = None,
     observer: Observer = NOBODY,
     protection: Protection = NONE,
-    credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Serving]:
-    """A real server on a free loopback port, and a channel to it."""
+    """A real server on a free loopback port, and a channel to it, in plain text."""
     options = options or ServeOptions(port=0)
     server = Server(options, options.message_bytes(LIMITS.max_context_tokens), observer, protection)
     defaults = GenerationDefaults(frozenset({EOS}), sampling or SamplingParams(), "test")
@@ -313,17 +312,13 @@ async def serving(
     try:
         await server.open(model, executor, Tokenizer(tokenizer or tiny_tokenizer()))
         follow = asyncio.create_task(server.follow(executor))
-        async with _channel(address, credentials) as channel:
+        async with grpc.aio.insecure_channel(address) as channel:
             yield Serving(address, server, channel)
         follow.cancel()
         await asyncio.gather(follow, return_exceptions=True)
     finally:
         await executor.aclose()
         await server.stop()
-
-
-def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    return grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
 
 
 def engine_folder(directory: Path, method: Method = Method.NGRAM) -> Path:

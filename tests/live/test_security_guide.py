@@ -30,9 +30,9 @@ def commands() -> list[str]:
 def test_every_command_of_the_guide_works(engine: Path, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "trtspec").write_text(f'#!/bin/sh\nexec {sys.executable} -m trtspec "$@"\n')
-    (programs / "trtspec").chmod(0o755)
-    (programs / "python3").symlink_to(sys.executable)
+    for name, given in (("trtspec", "-m trtspec"), ("python3", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {given} "$@"\n')
+        (programs / name).chmod(0o755)
     (tmp_path / "engines").mkdir()
     (tmp_path / "engines" / "mine").symlink_to(engine)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")

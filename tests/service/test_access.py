@@ -207,6 +207,11 @@ def test_half_of_tls_is_refused(given: dict[str, Path]) -> None:
         SecurityOptions(**given)
 
 
+def test_reflection_on_a_port_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--reflection admin needs the admin port; give --admin-port"):
+        SecurityOptions(reflection="admin")
+
+
 @pytest.mark.parametrize(
     ("host", "setting", "admin_port", "where"),
     [

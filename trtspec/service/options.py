@@ -132,6 +132,9 @@ class SecurityOptions(_Checked):
                     f"{flag(given)} is given, and TLS needs both --tls-certificate and --tls-key; give both, or none"
                 )
 
+        if self.reflection == "admin" and self.admin_port < 0:
+            raise ConfigError("--reflection admin needs the admin port; give --admin-port, or say auto, main or off")
+
     @property
     def encrypted(self) -> bool:
         """Connections are encrypted, and the server shows a certificate."""
