@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import atexit
-import logging
 import os
 import sys
 from dataclasses import replace
@@ -23,6 +22,7 @@ from trtspec.generation import NAME as GENERATION
 from trtspec.manifest import NAME as MANIFEST
 from trtspec.ranks import end_all, launched
 from trtspec.service.model import ServedModel
+from trtspec.service.telemetry.own_log import configure
 from trtspec.settings import PREFIX
 from trtspec.types import OutputLaw
 
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     check_ranks(directory, manifests.read(directory), ranks)
     if not ranks.leads:
         return _ended(follow(directory, engine_options, ranks))
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    configure(serve_options.telemetry.log_format)
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:
         from trtspec.service.front_ends import serve

@@ -15,7 +15,7 @@ from dataclasses import replace
 from trtspec.errors import EngineFault, Overloaded, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
-from trtspec.executors.hub_messages import Answering, AskStats, Events, Reading, Run, Turned, Welcome
+from trtspec.executors.hub_messages import Answering, AskStats, Counted, Events, Reading, Run, Turned, Welcome
 from trtspec.executors.messages import Cancel
 from trtspec.types import EngineEvent, Failed, Health, Request
 
@@ -30,13 +30,17 @@ class Hub:
         self._max_requests = max_requests
         self._live = 0
 
-    async def serve(self, channel: Channel, answering: Callable[[], None]) -> int:
+    async def serve(
+        self, channel: Channel, answering: Callable[[], None], counted: Callable[[Counted], None] = lambda _: None
+    ) -> int:
         """Serve a front-end until it is gone; gives how many of its requests were cancelled by that."""
         link = Link(self._executor, self._place, channel)
         async with link.open():
             while (command := await channel.receive()) is not None:
                 if isinstance(command, Answering):
                     answering()
+                elif isinstance(command, Counted):
+                    counted(command)
                 else:
                     await link.obey(command)
             return link.live

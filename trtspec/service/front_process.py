@@ -6,7 +6,6 @@ It is a server as any other, over an executor that lives in the main process. It
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -25,13 +24,12 @@ def main(end: socket.socket) -> int:
     leave_to_others()
     # Only now, because loading them takes a second, in which a Ctrl-C must not hit this process.
     from trtspec.service.front_end import Order
+    from trtspec.service.telemetry.own_log import configure
 
     order = receive(end)
     if not isinstance(order, Order):
         return 1
-    logging.basicConfig(
-        level=logging.WARNING, format=f"%(asctime)s %(levelname)s front-end {order.number}: %(message)s"
-    )
+    configure(order.options.telemetry.log_format, f"front-end {order.number}")
     return asyncio.run(serve(end, order))
 
 
@@ -42,19 +40,22 @@ async def serve(end: socket.socket, order: Order) -> int:
     from trtspec.service.operating import as_it_is
     from trtspec.service.server import serve_until
     from trtspec.service.signals import FROM_MAIN_PROCESS, StopSignals
+    from trtspec.service.telemetry.running import telling
 
     channel = await Channel.over(end)
     signals = StopSignals()
     try:
         with signals.handled(FROM_MAIN_PROCESS):
-            orderly = await serve_until(
-                signals,
-                order.directory,
-                order.options,
-                lambda: RemoteExecutor.join(channel),
-                lambda *_: channel.send(Answering()),
-                as_it_is,
-            )
+            async with telling(order.options, channel.send) as telemetry:
+                orderly = await serve_until(
+                    signals,
+                    order.directory,
+                    order.options,
+                    lambda: RemoteExecutor.join(channel),
+                    lambda *_: channel.send(Answering()),
+                    telemetry.around(as_it_is),
+                    telemetry.observer,
+                )
             return 0 if orderly else 1
     except TrtspecError as error:
         channel.send(OpenFailed(error))

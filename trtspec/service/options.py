@@ -116,7 +116,7 @@ class TelemetryOptions(_Checked):
         None, "file that gets one JSON line for each finished request; /dev/stderr is the log"
     )
     log_format: str = _setting("text", "how the server's own log is written", choices=("text", "json"))
-    log_prompts: bool = _setting(False, "write prompts and texts to the request log, too")
+    log_prompts: bool = _setting(False, "write prompts to the request log, too")
     otlp_endpoint: str = _setting("", "where OpenTelemetry traces go, such as http://127.0.0.1:4317; empty is nowhere")
 
 

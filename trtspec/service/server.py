@@ -28,6 +28,7 @@ from trtspec.service.operating import Operate, Operation, operated
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
+from trtspec.service.telemetry.running import overseen
 from trtspec.service.text import Tokenizer
 from trtspec.service.waiting import give, new_cue, unless
 from trtspec.types import Health
@@ -140,7 +141,9 @@ async def serve(
     # Before the load: a signal in these seconds must end the process in order, too.
     with signals.handled():
         opening = partial(open_engine, directory, engine_options)
-        return await serve_until(signals, directory, options, opening, announce, operated)
+        async with overseen(options) as oversight, oversight.reading(options) as telemetry:
+            around = telemetry.around(oversight.around(operated))
+            return await serve_until(signals, directory, options, opening, announce, around, telemetry.observer)
 
 
 async def serve_until(
@@ -150,9 +153,10 @@ async def serve_until(
     open_engine: Callable[[], Coroutine[object, object, Executor]],
     announce: Announce,
     operate: Operate,
+    observer: Observer = NOBODY,
 ) -> bool:
     """Serve an engine until a signal. False if it failed for good."""
-    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
+    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens), observer)
     try:
         address = await server.bind()
         tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
