@@ -5,6 +5,8 @@ It owns the exporter. Spans are exported by a thread of OpenTelemetry's, which d
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Value = str | bool | int | float | Sequence[str] | Sequence[int]
 _OPERATIONS = {True: "chat", False: "text_completion"}
 """By whether the prompt is a chat."""
+CLOSE_SECONDS = 2.0
+"""Time that what waits has to be exported when the server ends."""
 _SERVICE, _METHOD = "trtspec.v1.Inference", "Generate"
 
 
@@ -44,8 +48,11 @@ class Traces:
         return _Traced(self, arrival)
 
     def close(self) -> None:
-        """Export what waits, as long as the exporter is patient; blocks."""
-        self._provider.shutdown()
+        """Export what waits; blocks a moment at most, for a receiver that is away must not hold the server's end."""
+        # OpenTelemetry itself would go on trying.
+        thread = threading.Thread(target=self._provider.shutdown, name="trtspec-traces-end", daemon=True)
+        thread.start()
+        thread.join(CLOSE_SECONDS)
 
     def write(self, arrival: Arrival, summary: Summary) -> None:
         """Make the span of a request that ended."""
@@ -108,6 +115,8 @@ def open_traces(endpoint: str, host: str, port: int) -> Traces:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise MissingDependency("--otlp-endpoint needs OpenTelemetry: pip install 'trtspec[otel]'") from error
+    # Each try that will be repeated is a warning to it; what it gives up is an error, a line for many spans.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     return Traces(provider(OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"))), host, port)
 
 
