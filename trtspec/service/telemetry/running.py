@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +99,8 @@ async def overseen(options: ServeOptions, certificate_end: CertificateEnd = lamb
             host, port = options.telemetry.status_host, options.telemetry.status_port
             server = SmallServer(host, routes(overview))
             overview.address = await stack.enter_async_context(server.listening(host, port, "--status-port"))
+            # Not a log line, and not on standard output, whose first line says that requests are answered.
+            print(f"status page: http://{overview.address}/", file=sys.stderr, flush=True)
         yield Oversight(overview)
 
 
