@@ -23,11 +23,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.live.servers import LiveServer, StartServer
 from trtspec.client import Client, RequestFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DEPLOY = Path(__file__).parents[2] / "scripts" / "deploy" / "grafana"
 PROMPTS = ("one two three one two three one two", "the answer the answer the answer", "a b c a b c a b")
 FLAGS = ("--status-port", "0", "--frontends", "2", "--max-batch-size", "2", "--max-queued-requests", "1")
+FRONT = "trtspec.service.front_process"
 EMPTY = {"Days until the certificate ends"}
 """Panels that have nothing to show without TLS."""
 CHROMIUM = (
@@ -243,9 +244,9 @@ async def test_counters_are_the_sum_of_the_log_and_outlive_a_front_end(
             await asyncio.to_thread(rising)
     # What is still being cancelled is told, too, before one of them is killed.
     await told(server, log)
-    fronts = server.running("front_process")
+    fronts = server.running(FRONT)
     os.kill(fronts[0], signal.SIGKILL)
-    while len(set(server.running("front_process")) - set(fronts)) < 1:
+    while len(set(server.running(FRONT)) - set(fronts)) < 1:
         await asyncio.sleep(0.1)
         await asyncio.to_thread(rising)
     async with load(server, clients=3):

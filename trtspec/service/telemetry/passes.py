@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.types import PassRecord
@@ -28,7 +29,33 @@ class Gathered:
     def take(self) -> SpeculationStats:
         """The numbers of all that was added since the last time."""
         counts, self._counts = self._counts, {}
-        return sum((_times(kind, count) for kind, count in counts.items()), SpeculationStats())
+        prefill_tokens = decode_passes = nodes = emitted = rejected = 0
+        deepest = max((len(kind[0]) for kind in counts), default=0)
+        by_accepted, by_drafted = [0] * (deepest + 1), [0] * (deepest + 1)
+        for (depths, accepted, tokens, prefill, cut), count in counts.items():
+            if prefill:
+                prefill_tokens += tokens * count
+                continue
+            decode_passes += count
+            emitted += tokens * count
+            if depths:
+                by_accepted[accepted] += count
+                by_drafted[len(depths)] += count
+                nodes += sum(depths) * count
+                rejected += count * (accepted < len(depths) and not cut)
+        return SpeculationStats(
+            prefill_tokens=prefill_tokens,
+            decode_passes=decode_passes,
+            spec_steps=sum(by_drafted),
+            drafted=sum(depth * count for depth, count in enumerate(by_drafted)),
+            accepted=sum(length * count for length, count in enumerate(by_accepted)),
+            verified_nodes=nodes,
+            emitted=emitted,
+            rejected_steps=rejected,
+            histogram=_trimmed(by_accepted),
+            drafted_at=_at_least(by_drafted),
+            accepted_at=_at_least(by_accepted),
+        )
 
 
 def minus(all_: SpeculationStats, part: SpeculationStats) -> SpeculationStats:
@@ -48,22 +75,16 @@ def minus(all_: SpeculationStats, part: SpeculationStats) -> SpeculationStats:
     )
 
 
-def _times(kind: _Kind, count: int) -> SpeculationStats:
-    nodes, accepted, emitted, prefill, cut = kind
-    one = SpeculationStats.of([PassRecord(0, nodes, accepted, emitted, prefill, cut)])
-    return SpeculationStats(
-        prefill_tokens=one.prefill_tokens * count,
-        decode_passes=one.decode_passes * count,
-        spec_steps=one.spec_steps * count,
-        drafted=one.drafted * count,
-        accepted=one.accepted * count,
-        verified_nodes=one.verified_nodes * count,
-        emitted=one.emitted * count,
-        rejected_steps=one.rejected_steps * count,
-        histogram=tuple(count * steps for steps in one.histogram),
-        drafted_at=tuple(count * steps for steps in one.drafted_at),
-        accepted_at=tuple(count * steps for steps in one.accepted_at),
-    )
+def _trimmed(counts: list[int]) -> tuple[int, ...]:
+    """Without zeros at its end."""
+    while counts and not counts[-1]:
+        counts = counts[:-1]
+    return tuple(counts)
+
+
+def _at_least(counts: list[int]) -> tuple[int, ...]:
+    """Element i: how many have i + 1 or more, from how many have each length."""
+    return _trimmed(list(accumulate(reversed(counts)))[-2::-1])
 
 
 def _minus(all_: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:

@@ -110,9 +110,9 @@ async def counting(options: ServeOptions) -> AsyncIterator[Telemetry]:
     asked, registry = options.telemetry, Registry()
     observers: list[Observer] = [Metrics(registry)] if has_status(options) else []
     traces: Traces | None = None
+    dropped = partial(_add_later, asyncio.get_running_loop(), registry.counter(names.LOG_DROPPED))
     async with contextlib.AsyncExitStack() as stack:
         if asked.request_log:
-            dropped = partial(_add_later, asyncio.get_running_loop(), registry.counter(names.LOG_DROPPED))
             writer = LineWriter(asked.request_log, "--request-log", dropped)
             stack.push_async_callback(asyncio.to_thread, writer.close)
             observers.append(RequestLog(writer, asked.log_prompts))
