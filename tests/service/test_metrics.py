@@ -16,14 +16,17 @@ from tests.fakes import FakeExecutor, Hold, Script, script_of, serving
 from trtspec.client import Client, RequestFailed
 from trtspec.decoding.stats import SpeculationStats
 from trtspec.errors import EngineFault, EngineLost
+from trtspec.generation import GenerationDefaults
+from trtspec.service.model import ServedModel
 from trtspec.service.observing import Arrival, Clock, Ending, Several, Started, Summary
+from trtspec.service.requests import parse_request
 from trtspec.service.telemetry import catalogue as names
 from trtspec.service.telemetry import metrics, windows
 from trtspec.service.telemetry.metrics import Metrics
 from trtspec.service.telemetry.passes import Gathered, minus
 from trtspec.service.telemetry.registry import Registry, Snapshot
 from trtspec.service.telemetry.slices import MOST_TASKS, OTHER, FirstFew, length
-from trtspec.types import FinishReason, Method, PassRecord
+from trtspec.types import FinishReason, Method, PassRecord, SamplingParams
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import inference_pb2_grpc as rpc
 
@@ -144,6 +147,30 @@ def test_what_runs_long_is_counted_while_it_runs_but_for_its_newest_tokens() -> 
     assert values["generation_tokens"] == 10 and values["spec_decode_num_accepted_tokens"] == 7
 
 
+def test_of_several_outputs_all_is_counted_at_the_end_for_a_stop_may_cut_any_of_them() -> None:
+    registry = Registry()
+    followed = Metrics(registry).arrived(Arrival(0.0, 1, "", ()))
+    model = ServedModel(FakeExecutor().info(), GenerationDefaults(frozenset(), SamplingParams(), "test"))
+    followed.started(Started(parse_request(pb.GenerateRequest(text="hi", n=2), model), 2, 1))
+    for index in range(6):
+        followed.emitted(1, RECORDS[:1], 1.0 + index * metrics.FLUSH_SECONDS)
+    values = counted(registry.snapshot())
+    assert values["generation_tokens"] == 0 and values["cached_prompt_tokens"] == 1 and values["prompt_tokens"] == 2
+    assert values["inter_token_latency_seconds"] == values["inter_chunk_latency_seconds"] == 0
+    assert values["time_to_first_token_seconds"] == 1
+    outputs = (Ending(FinishReason.LENGTH, 3), Ending(FinishReason.STOP, 2))
+    clock = Clock(0.0, started=0.5, first_token=1.0, last_token=2.0)
+    request = parse_request(pb.GenerateRequest(text="hi", n=2), model)
+    followed.ended(Summary(clock, 3.0, grpc.StatusCode.OK, "", request=request, outputs=outputs))
+    snapshot = registry.snapshot()
+    assert counted(snapshot)["generation_tokens"] == 5
+    # The longest of them had two tokens after its first one, in a second.
+    assert windows.times(snapshot, names.REQUEST_TOKEN_TIME)[names.TOKEN_BUCKETS.index(0.5)] == 1
+    assert windows.times(snapshot, names.PREFILL_TIME)[names.REQUEST_BUCKETS.index(0.5)] == 1
+    assert windows.times(snapshot, names.INFERENCE_TIME)[names.REQUEST_BUCKETS.index(1.5)] == 1
+    assert windows.times(snapshot, names.E2E)[names.REQUEST_BUCKETS.index(5.0)] == 1
+
+
 PASSES = st.lists(
     st.integers(0, 5).flatmap(
         lambda drafted: st.builds(
@@ -204,6 +231,7 @@ async def test_counters_are_the_sum_over_requests_however_they_end(how: str) -> 
     assert values["request_success"] == values["e2e_request_latency_seconds"] == values["slice_requests"] == ok
     assert values["request_errors"] == 2 - ok
     assert values["spec_decode_requests"] == values["request_queue_time_seconds"] == 2 * (how != "refused")
+    assert values["admission_rejections"] == 0
     mode = windows.by_label(registry.snapshot(), names.MODES, "mode")
     assert mode == ({} if how == "refused" else {"baseline" if how == "speculation off" else "spec": 2})
 
