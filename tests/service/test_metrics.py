@@ -188,7 +188,7 @@ PASSES = st.lists(
 
 
 @given(PASSES, st.integers(0, 12))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_gathered_passes_have_the_numbers_of_all_of_them(passes: list[PassRecord], at: int) -> None:
     gathered, whole = Gathered(), SpeculationStats.of(passes)
     gathered.add(passes[:at])

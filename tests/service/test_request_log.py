@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.fakes import FakeExecutor, Serving, script_of, serving
 from trtspec.client import Client, RequestFailed
 from trtspec.errors import ConfigError, EngineFault
+from trtspec.service.observing import Arrival, Clock, Summary
 from trtspec.service.options import ServeOptions, TelemetryOptions
 from trtspec.service.telemetry import catalogue as names
 from trtspec.service.telemetry import line_writer, own_log
@@ -254,13 +256,24 @@ def test_a_file_that_cannot_be_opened_is_told_under_its_flag(tmp_path: Path) -> 
         LineWriter(tmp_path / "nowhere" / "log", "--request-log", lambda _: None)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"log_prompts": True}, "--log-prompts .* add --request-log FILE"),
+        ({"metrics_compatibility": "vllm"}, "--metrics-compatibility is vllm, .* add --status-port PORT"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TelemetryOptions(**settings)
+
+
 def test_the_file_is_not_for_everybody(tmp_path: Path) -> None:
     Lines(tmp_path / "log").writer.close()
     assert (tmp_path / "log").stat().st_mode & 0o007 == 0
 
 
 def test_texts_that_are_no_unicode_are_written_all_the_same(tmp_path: Path) -> None:
-    assert RequestLog.__doc__
     written: list[bytes] = []
 
     class Kept:
@@ -268,10 +281,6 @@ def test_texts_that_are_no_unicode_are_written_all_the_same(tmp_path: Path) -> N
             written.append(line)
 
     log = RequestLog(Kept(), with_prompts=False)  # type: ignore[arg-type] # writes, as the real one
-    import grpc
-
-    from trtspec.service.observing import Arrival, Clock, Summary
-
     log.arrived(Arrival(0.0, 1, "peer\ud800\n", ())).ended(Summary(Clock(0.0), 1.0, grpc.StatusCode.OK, ""))
     assert b"\n" not in written[0] and json.loads(written[0])["peer"] == "peer?\n"
 
