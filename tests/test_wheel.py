@@ -99,9 +99,10 @@ def test_the_wheel_holds_every_module_and_data_file_and_nothing_else(installatio
         str(path.relative_to(installation.source))
         for package in ("trtspec", "builders", "plugins")
         for path in (installation.source / package).rglob("*")
-        if path.suffix in (".py", ".pyi", ".csv", ".typed") or path.parts[-3] == "demo"
+        if path.suffix in (".py", ".pyi", ".csv", ".html", ".typed") or path.parts[-3] == "demo"
     }
-    data = {"trtspec/capabilities.csv", "trtspec/py.typed", "builders/demo/eagle3/drafter.safetensors"}
+    data = {"trtspec/capabilities.csv", "trtspec/py.typed", "trtspec/service/telemetry/page.html"}
+    data |= {"builders/demo/eagle3/drafter.safetensors"}
     assert {"trtspec/v1/inference_pb2.pyi", *data} <= expected
     assert names == expected
 

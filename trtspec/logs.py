@@ -1,13 +1,15 @@
-"""How a process of the server writes its log: one line a record, and of an error its kinds and places.
+"""How a process of the server writes its log: one line or JSON object a record, and of an error its kinds and places.
 
 What an error says may quote what a client sent, such as a prompt; so that is left out unless the operator wants it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from types import TracebackType
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -21,11 +23,35 @@ class WithoutMessages(logging.Formatter):
         return trace(ei[1]) if ei[1] is not None else ""
 
 
-def set_up(who: str = "", *, messages: bool = False) -> None:
-    """Log warnings and errors of this process on standard error, with `who` in each line."""
+class Json(logging.Formatter):
+    """Formats records as JSON objects; what an exception says is told by another formatter."""
+
+    def __init__(self, who: str, exceptions: logging.Formatter) -> None:
+        super().__init__()
+        self._who = who
+        self._exceptions = exceptions
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "event": "log",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._who:
+            line["process"] = self._who
+        if record.exc_info:
+            line["exception"] = self._exceptions.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(who: str = "", *, form: str = "text", messages: bool = False) -> None:
+    """Log warnings and errors of this process on standard error, with `who` in each line; `form` is text or json."""
     kind = logging.Formatter if messages else WithoutMessages
+    text = kind(f"%(asctime)s %(levelname)s {who and who + ': '}%(message)s")
     handler = logging.StreamHandler()
-    handler.setFormatter(kind(f"%(asctime)s %(levelname)s {who and who + ': '}%(message)s"))
+    handler.setFormatter(Json(who, text) if form == "json" else text)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     check_ranks(directory, manifests.read(directory), ranks)
     if not ranks.leads:
         return _ended(follow(directory, engine_options, ranks))
-    logs.set_up(messages=serve_options.security.log_error_messages)
+    logs.set_up(form=serve_options.telemetry.log_format, messages=serve_options.security.log_error_messages)
     warn_of_strangers(serve_options)
     # Here and not above: the other commands need neither gRPC's server nor a tokenizer.
     if serve_options.frontends > 1:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from trtspec.errors import EngineFault, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
-from trtspec.executors.hub_messages import Answering, AskStats, Events, Reading, Run, Turned, Welcome
+from trtspec.executors.hub_messages import Answering, AskStats, Counted, Events, Reading, Run, Turned, Welcome
 from trtspec.executors.messages import Cancel
 from trtspec.types import EngineEvent, Failed, Health, Request
 
@@ -28,13 +28,17 @@ class Hub:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    async def serve(self, channel: Channel, answering: Callable[[], None]) -> int:
+    async def serve(
+        self, channel: Channel, answering: Callable[[], None], counted: Callable[[Counted], None] = lambda _: None
+    ) -> int:
         """Serve a front-end until it is gone; gives how many of its requests were cancelled by that."""
         link = Link(self._executor, channel)
         async with link.open():
             while (command := await channel.receive()) is not None:
                 if isinstance(command, Answering):
                     answering()
+                elif isinstance(command, Counted):
+                    counted(command)
                 else:
                     await link.obey(command)
             return link.live

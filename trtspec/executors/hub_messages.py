@@ -6,6 +6,7 @@ under which its events come back, so that late ones of a cancelled request never
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtspec.types import EngineEvent, EngineInfo, EngineStats, Health, Request
@@ -19,6 +20,13 @@ class Joined:
 @dataclass(frozen=True, slots=True)
 class Answering:
     """From a front-end: it answers requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """From a front-end: its totals since it began, as series of numbers."""
+
+    totals: Mapping[tuple[str, tuple[str, ...]], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from trtspec.executors.hub import Hub
 from trtspec.executors.hub_messages import Joined
 from trtspec.service.options import ServeOptions
 from trtspec.service.signals import FROM_MAIN_PROCESS
+from trtspec.service.telemetry.totals import Totals
 from trtspec.service.waiting import give, new_cue, unless
 
 _log = logging.getLogger(__name__)
@@ -49,10 +50,11 @@ class FrontEnd:
         self._child = await Child.start(self._name, _MODULE, self._order)
         await self._child.opened(Joined)
 
-    async def keep(self, hub: Hub) -> None:
+    async def keep(self, hub: Hub, totals: Totals) -> None:
         """Share the engine with it and its successors. Returns when it ended as asked, or died too often."""
         while self._child is not None:
-            lost = await hub.serve(self._child.channel, self.answering.set)
+            with totals.joined() as source:
+                lost = await hub.serve(self._child.channel, self.answering.set, lambda told: source.tell(told.totals))
             await self._child.end()
             if not self._stopping.done():
                 _log.error("%s died (%s); %d requests lost", self._name, self._child.fate, lost)

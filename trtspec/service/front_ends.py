@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,17 +18,21 @@ from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.hub import Hub
 from trtspec.service.address import shared_port, shown
-from trtspec.service.exposure import check_main_port
 from trtspec.service.front_end import FrontEnd, Order
 from trtspec.service.model import Announce, ServedModel, served_model
 from trtspec.service.operating import Operation, operated
 from trtspec.service.options import ServeOptions
+from trtspec.service.protection import protect
 from trtspec.service.signals import StopSignals
+from trtspec.service.telemetry.running import overseen
 from trtspec.service.waiting import unless
 from trtspec.types import Health
 
 _STOP_SECONDS = 10.0
 """Time for a front-end to stop beyond what its requests may take; one that needs more hangs and is killed."""
+
+Running = AbstractAsyncContextManager[list[asyncio.Task[None]]]
+"""Work that runs beside what is inside."""
 
 
 async def serve(
@@ -43,12 +47,16 @@ async def serve(
     False if the engine or a front-end failed for good.
     """
     manifest.read(directory)  # a plain mistake is told before a process is started
-    check_main_port(options)
+    protection = protect(options)
     signals = StopSignals()
     with signals.handled(), shared_port(options.host, options.port) as port:
         options = replace(options, port=port)
         fronts = [FrontEnd(Order(number, directory, options)) for number in range(1, options.frontends + 1)]
-        try:
+        async with (
+            overseen(options, protection.certificate_end) as oversight,
+            protection.kept(),
+            _gone_at_last(fronts),
+        ):
             # Before the engine: a front-end that cannot listen costs no engine load.
             if not await unless(signals.stop, _start(fronts)):
                 return True
@@ -58,14 +66,14 @@ async def serve(
             try:
                 model = served_model(executor.info(), directory, options)
                 async with (
-                    operated(executor, Operation(model, options, signals)) as engine,
+                    oversight.around(operated)(executor, Operation(model, options, signals)) as engine,
                     _running(_announce(fronts, announce, shown(options.host, port), model)),
                 ):
-                    return await _attend(fronts, Hub(engine), engine, signals, options.time.drain_seconds)
+                    hub = Hub(engine)
+                    keeping = _running(*(front.keep(hub, oversight.totals) for front in fronts))
+                    return await _attend(fronts, keeping, engine, signals, options.time.drain_seconds)
             finally:
                 await executor.aclose()
-        finally:
-            await asyncio.gather(*(front.aclose() for front in fronts))
 
 
 async def _start(fronts: Sequence[FrontEnd]) -> bool:
@@ -84,10 +92,10 @@ async def _announce(fronts: Sequence[FrontEnd], announce: Announce, address: str
 
 
 async def _attend(
-    fronts: Sequence[FrontEnd], hub: Hub, executor: Executor, signals: StopSignals, drain_seconds: float
+    fronts: Sequence[FrontEnd], keeping: Running, executor: Executor, signals: StopSignals, drain_seconds: float
 ) -> bool:
     """Keep the front-ends until a signal, or until there is nothing to keep them for; then let them drain."""
-    async with _running(*(front.keep(hub) for front in fronts)) as kept, _running(_failure(executor)) as failed:
+    async with keeping as kept, _running(_failure(executor)) as failed:
         over = asyncio.wait((*kept, *failed), return_when=asyncio.FIRST_COMPLETED)
         stopped = await unless(signals.stop, over) is None
         _stop(fronts)
@@ -108,6 +116,15 @@ async def _failure(executor: Executor) -> None:
     health = executor.health()
     while health is not Health.FAILED:
         health = await executor.wait_for_change(health)
+
+
+@asynccontextmanager
+async def _gone_at_last(fronts: Sequence[FrontEnd]) -> AsyncIterator[None]:
+    """Whatever happens inside, no process is left."""
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(front.aclose() for front in fronts))
 
 
 @asynccontextmanager

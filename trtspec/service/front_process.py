@@ -29,7 +29,11 @@ def main(end: socket.socket) -> int:
     order = receive(end)
     if not isinstance(order, Order):
         return 1
-    logs.set_up(f"front-end {order.number}", messages=order.options.security.log_error_messages)
+    logs.set_up(
+        f"front-end {order.number}",
+        form=order.options.telemetry.log_format,
+        messages=order.options.security.log_error_messages,
+    )
     return asyncio.run(serve(end, order))
 
 
@@ -38,21 +42,26 @@ async def serve(end: socket.socket, order: Order) -> int:
     from trtspec.executors.channel import Channel
     from trtspec.executors.remote import RemoteExecutor
     from trtspec.service.operating import as_it_is
+    from trtspec.service.protection import protect
     from trtspec.service.server import serve_until
     from trtspec.service.signals import FROM_MAIN_PROCESS, StopSignals
+    from trtspec.service.telemetry.running import telling
 
     channel = await Channel.over(end)
     signals = StopSignals()
     try:
         with signals.handled(FROM_MAIN_PROCESS):
-            orderly = await serve_until(
-                signals,
-                order.directory,
-                order.options,
-                lambda: RemoteExecutor.join(channel),
-                lambda *_: channel.send(Answering()),
-                as_it_is,
-            )
+            async with telling(order.options, channel.send) as telemetry:
+                orderly = await serve_until(
+                    signals,
+                    order.directory,
+                    order.options,
+                    lambda: RemoteExecutor.join(channel),
+                    lambda *_: channel.send(Answering()),
+                    telemetry.around(as_it_is),
+                    protect(order.options),
+                    telemetry.observer,
+                )
             return 0 if orderly else 1
     except TrtspecError as error:
         channel.send(OpenFailed(error))

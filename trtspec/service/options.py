@@ -162,8 +162,18 @@ class TelemetryOptions(_Checked):
         None, "file that gets one JSON line for each finished request; /dev/stderr is the log"
     )
     log_format: str = _setting("text", "how the server's own log is written", choices=("text", "json"))
-    log_prompts: bool = _setting(False, "write prompts and texts to the request log, too")
+    log_prompts: bool = _setting(False, "write prompts to the request log, too")
     otlp_endpoint: str = _setting("", "where OpenTelemetry traces go, such as http://127.0.0.1:4317; empty is nowhere")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        if self.log_prompts and self.request_log is None:
+            raise ConfigError("--log-prompts says what the request log has, and there is none; add --request-log FILE")
+        if self.metrics_compatibility != "none" and self.status_port < 0:
+            raise ConfigError(
+                f"--metrics-compatibility is {self.metrics_compatibility}, and no port has metrics; add "
+                "--status-port PORT"
+            )
 
 
 @dataclass(frozen=True, slots=True)

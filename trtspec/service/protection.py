@@ -34,6 +34,10 @@ class Protection:
         """For one port; None is plain text."""
         return None if self.certificates is None else credentials(self.certificates)
 
+    def certificate_end(self) -> float | None:
+        """When the certificate in use ends, Unix time; None without one."""
+        return None if self.certificates is None else self.certificates.state.not_after.timestamp()
+
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Look after certificates and tokens meanwhile."""

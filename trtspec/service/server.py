@@ -30,6 +30,7 @@ from trtspec.service.protection import NONE, Protection, protect
 from trtspec.service.reflecting import place
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
+from trtspec.service.telemetry.running import overseen
 from trtspec.service.text import Tokenizer
 from trtspec.service.waiting import give, new_cue, unless
 from trtspec.types import Health
@@ -145,8 +146,13 @@ async def serve(
     signals = StopSignals()
     # Before the load: a signal in these seconds must end the process in order, too.
     with signals.handled():
-        opening = partial(open_engine, directory, engine_options)
-        return await serve_until(signals, directory, options, opening, announce, operated)
+        opening, protection = partial(open_engine, directory, engine_options), protect(options)
+        async with (
+            overseen(options, protection.certificate_end) as oversight,
+            oversight.reading(options) as telemetry,
+        ):
+            around, observer = telemetry.around(oversight.around(operated)), telemetry.observer
+            return await serve_until(signals, directory, options, opening, announce, around, protection, observer)
 
 
 async def serve_until(
@@ -156,10 +162,11 @@ async def serve_until(
     open_engine: Callable[[], Coroutine[object, object, Executor]],
     announce: Announce,
     operate: Operate,
+    protection: Protection = NONE,
+    observer: Observer = NOBODY,
 ) -> bool:
     """Serve an engine until a signal. False if it failed for good."""
-    message_bytes, protection = options.message_bytes(manifest.read(directory).max_context_tokens), protect(options)
-    server = Server(options, message_bytes, protection=protection)
+    server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens), observer, protection)
     try:
         address = await server.bind()
         tokenizer = await asyncio.to_thread(Tokenizer.load, directory)
