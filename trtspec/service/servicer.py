@@ -20,6 +20,7 @@ from trtspec.service.admission import Admission
 from trtspec.service.callers import ANYONE, Access
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
+from trtspec.service.limits import check_required
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Arrival, Clock, Observer, Summary
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
@@ -104,6 +105,7 @@ class InferenceServicer(rpc.InferenceServicer):
             backend = self._opened()
             caller = self._access.caller(context)
             parsed = call.parsed = parse_request(request, backend.model, caller)
+            check_required(parsed.speculation, backend.executor.speculation_limit())
             with backend.admission.admit(parsed.request_id) as cancelled:
                 core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
@@ -136,6 +138,7 @@ class InferenceServicer(rpc.InferenceServicer):
                 queued=backend.max_queued_requests,
                 request_bytes=backend.max_message_bytes,
                 has_chat=backend.tokenizer.has_chat_template,
+                limit=backend.executor.speculation_limit(),
             )
         except Exception as error:
             failure = error
