@@ -17,7 +17,7 @@ CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
         *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
-        *("declared", "sampling_params", "settings", "speculation_limit", "stop_signals", "trailers"),
+        *("declared", "loopback", "sampling_params", "settings", "speculation_limit", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""

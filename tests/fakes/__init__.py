@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.models import tiny_tokenizer
 from trtspec import generation, manifest
 from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineLost, RequestError
+from trtspec.executors.base import Executor
 from trtspec.executors.limiting import LimitControl, check_limit
 from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
@@ -124,6 +125,10 @@ class FakeExecutor:
         )
         self._limits = LimitControl(self._info)
 
+    def serve_as(self, **facts: object) -> None:
+        """Be another engine in some facts."""
+        self._info = replace(self._info, **facts)
+
     def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if any(live.request_id == request.request_id for live in self.requests if live.request_id not in self.closed):
             raise DuplicateRequest(f"request_id {request.request_id} is live")
@@ -203,6 +208,10 @@ class Events:
         yield Started(self._request.request_id, self._executor.cached_tokens, depth if depth < asked else None)
         play = self._merged if self._executor.merge else self._steps
         live = {index: play(index) for index in range(self._request.n)}
+        if self.cancelled.is_set():
+            for index in live:
+                yield StepOutput(self._request.request_id, index, (), (), Finish(FinishReason.CANCELLED))
+            return
         while live:
             for index, steps in list(live.items()):
                 step = next(steps)
@@ -323,7 +332,7 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(
-    executor: FakeExecutor,
+    executor: Executor,
     options: ServeOptions | None = None,
     sampling: SamplingParams | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,

@@ -26,9 +26,9 @@ def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, in
     ]
 
 
-def listen(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Take a port; give the address with the real one. Raises `CannotListen`."""
+def listen(server: grpc.aio.Server, host: str, port: int, flag: str = "--port") -> str:
+    """Take a port; give the address with the real one. Raises `CannotListen`, which names the flag."""
     try:
         return shown(host, server.add_insecure_port(shown(host, port)))
     except RuntimeError as error:
-        raise CannotListen.at(host, port) from error
+        raise CannotListen.at(host, port, flag) from error

@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from trtspec.executors.base import Executor
+from trtspec.service.admin_port import admin_port
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
 from trtspec.service.signals import StopSignals
+from trtspec.service.watching import WatchedExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,12 @@ Operate = Callable[[Executor, Operation], AbstractAsyncContextManager[Executor]]
 @asynccontextmanager
 async def operated(executor: Executor, operation: Operation) -> AsyncIterator[Executor]:
     """The executor as clients get it, with what runs beside it."""
-    yield executor
+    if operation.options.security.admin_port < 0:
+        yield executor
+        return
+    watched = WatchedExecutor(executor)
+    async with admin_port(watched, operation.model, operation.options, operation.signals):
+        yield watched
 
 
 @asynccontextmanager

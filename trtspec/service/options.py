@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.declared import check_values
+from trtspec.errors import ConfigError
+from trtspec.loopback import is_loopback
 
 _LEAST_MESSAGE_BYTES = 1 << 20
 _BYTES_PER_TOKEN = 32
@@ -93,6 +95,15 @@ class SecurityOptions(_Checked):
     admin_port: int = _setting(
         -1, "port of the service trtspec.v1.Admin; 0 takes a free one, -1 is none", min=-1, max=65535
     )
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        public = self.admin_port >= 0 and not is_loopback(self.admin_host)
+        if public and self.admin_tokens is None and not self.allow_insecure:
+            raise ConfigError(
+                f"--admin-host is {self.admin_host}, from where others could stop this server; give --admin-tokens, "
+                "listen on 127.0.0.1, or say --allow-insecure where the network keeps them out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
