@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from trtspec.types import PassRecord
 
@@ -77,7 +78,7 @@ class SpeculationStats:
 
     def __mul__(self, times: int) -> SpeculationStats:
         """The totals of so many passes that were all alike."""
-        values = {
+        values: dict[str, Any] = {
             item.name: tuple(times * one for one in value) if isinstance(value, tuple) else times * value
             for item in fields(self)
             for value in (getattr(self, item.name),)
