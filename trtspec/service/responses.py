@@ -45,7 +45,9 @@ class Answer:
     """Its pass records were worked out from what the engine answered."""
 
 
-def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> pb.GenerateResponse:
+def accepted(
+    request: ParsedRequest, model: ServedModel, prompt_tokens: int, cached_tokens: int | None
+) -> pb.GenerateResponse:
     """The first message."""
     return pb.GenerateResponse(
         accepted=pb.Accepted(
@@ -56,6 +58,7 @@ def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> 
             speculation=_applied(request.speculation, unverified_target=model.info.unverified_target),
             output_law=_law(model.info.output_law),
             prompt_token_count=prompt_tokens,
+            cached_prompt_token_count=cached_tokens,
         )
     )
 

@@ -145,7 +145,7 @@ class GenerateRun:
         self._clock.started = time.monotonic()
         self._cached_tokens = event.cached_tokens
         self._observer.started(observing.Started(self._parsed, len(self._request.prompt), event.cached_tokens))
-        await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
+        await write(responses.accepted(self._parsed, self._model, len(self._request.prompt), event.cached_tokens))
 
     async def _end_early(self, write: Write) -> None:
         """The server ends the request: with its text so far, or as if it had never come where nothing was sent."""

@@ -25,7 +25,7 @@ from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Arrival, Clock, Observer, Summary
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
 from trtspec.service.resolve import resolve
-from trtspec.service.run import GenerateRun, deadline
+from trtspec.service.run import GenerateRun, Write, deadline
 from trtspec.service.status import reason, to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.trailers import PARTIAL_KEY
@@ -56,18 +56,19 @@ class Backend:
     max_message_bytes: int
 
 
+Read = Callable[[Backend], pb.GenerateRequest]
+
+
 class _Call:
     """What is known of a Generate call, to be told at its end."""
 
-    def __init__(self, request: pb.GenerateRequest, context: Context, observer: Observer) -> None:
+    def __init__(self, message_bytes: int, context: Context, observer: Observer) -> None:
         self.clock = Clock(time.monotonic())
         self.parsed: ParsedRequest | None = None
         self.run: GenerateRun | None = None
         metadata = context.invocation_metadata() or ()
         self.observer = observer.arrived(
-            Arrival(
-                self.clock.arrival, request.ByteSize(), context.peer(), tuple((key, value) for key, value in metadata)
-            )
+            Arrival(self.clock.arrival, message_bytes, context.peer(), tuple((key, value) for key, value in metadata))
         )
 
     def end(self, status: grpc.StatusCode, reason: str) -> None:
@@ -99,19 +100,26 @@ class InferenceServicer(rpc.InferenceServicer):
             pool.shutdown(wait=True, cancel_futures=True)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        """Stream one request. A message is written, not yielded, so that a cancelled call ends inside this frame."""
-        call = _Call(request, context, self._observer)
+        """Stream one request."""
+        await self.answer(request.ByteSize(), lambda _: request, context, context.write)
+
+    async def answer(self, message_bytes: int, read: Read, context: Context, write: Write) -> None:
+        """Stream one request of any interface: `read` gives it in our terms, and `write` takes our messages.
+
+        A message is written, not yielded, so that a cancelled call ends inside this frame.
+        """
+        call = _Call(message_bytes, context, self._observer)
         try:
-            backend = self._opened()
+            backend = self.opened()
             caller = self._access.caller(context)
-            parsed = call.parsed = parse_request(request, backend.model, caller)
+            parsed = call.parsed = parse_request(read(backend), backend.model, caller)
             check_required(parsed.speculation, backend.executor.speculation_limit())
             with backend.admission.admit(parsed.request_id) as cancelled:
                 core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
                 run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, cancelled, call.observer)
                 call.run = run
-                await run.stream(backend.executor, context.write)
+                await run.stream(backend.executor, write)
         except Exception as error:
             failure = error
         except BaseException:
@@ -130,7 +138,7 @@ class InferenceServicer(rpc.InferenceServicer):
     ) -> pb.GetModelInfoResponse:
         """Describe the model."""
         try:
-            backend = self._opened()
+            backend = self.opened()
             self._access.caller(context)
             check_model(request.model, backend.model)
             return responses.model_info(
@@ -149,7 +157,7 @@ class InferenceServicer(rpc.InferenceServicer):
     ) -> pb.TokenizeResponse:
         """Show the ids that Generate would use."""
         try:
-            backend = self._opened()
+            backend = self.opened()
             self._access.caller(context)
             check_model(request.model, backend.model)
             check(request.WhichOneof("prompt") is not None, "prompt", "not set", "one of text and chat")
@@ -160,7 +168,8 @@ class InferenceServicer(rpc.InferenceServicer):
             failure = error
         await _abort(context, to_status(failure))
 
-    def _opened(self) -> Backend:
+    def opened(self) -> Backend:
+        """What answers. Raises `EngineLoading` before it is there."""
         if self._backend is None:
             raise EngineLoading("the engine is still loading; wait until the health service says SERVING")
         return self._backend
