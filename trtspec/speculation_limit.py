@@ -14,6 +14,9 @@ class SpeculationLimit:
     by: str = "the operator"
     """Who set it, as clients are told."""
 
+    def __str__(self) -> str:
+        return "any depth" if self.max_depth is None else f"depth {self.max_depth}"
+
     @property
     def off(self) -> bool:
         return self.max_depth == 0

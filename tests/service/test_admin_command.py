@@ -48,7 +48,7 @@ async def test_the_command_shows_tables(capsys: pytest.CaptureFixture[str], monk
     assert lines["state"].strip() == "serving" and lines["requests"].strip() == "1 live"
     assert lines["speculation"].strip() == "not limited; 4 draft tokens by default"
     assert "acceptance rate         75%" in stats
-    assert " ".join(header.split()) == "id client priority state age prompt tokens depth tokens/pass acceptance"
+    assert " ".join(header.split()) == "id client priority state age prompt tokens depth per pass accepted"
     assert " ".join(row.split()) == "one team 0 running 0 s 5 5 3 of 4 4.00 75%"
 
 

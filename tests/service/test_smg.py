@@ -429,7 +429,7 @@ async def test_the_tokenizer_is_an_archive_that_makes_the_same_ids() -> None:
     assert "tokenizer_config.json" in names and not any("/" in name for name in names)
 
 
-async def test_what_is_not_served_is_unimplemented() -> None:
+async def test_what_is_not_served_is_unimplemented_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(FakeExecutor(), OPTIONS) as server:
         stub = rpc.TrtllmServiceStub(server.channel)
         for call in (
@@ -439,6 +439,8 @@ async def test_what_is_not_served_is_unimplemented() -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "this server" in str(caught.value.details())
+    assert caplog.messages == []
 
 
 async def test_the_gateway_finds_out_what_this_is() -> None:

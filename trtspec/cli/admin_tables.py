@@ -46,15 +46,15 @@ def stats_table(found: pb.GetStatsResponse) -> Table:
     return table
 
 
-_COLUMNS = ("id", "client", "priority", "state", "age", "prompt", "tokens", "depth", "tokens/pass", "acceptance")
-_RIGHT = frozenset({"priority", "age", "prompt", "tokens", "depth", "tokens/pass", "acceptance"})
+_COLUMNS = ("id", "client", "priority", "state", "age", "prompt", "tokens", "depth", "per pass", "accepted")
+_RIGHT = frozenset({"priority", "age", "prompt", "tokens", "depth", "per pass", "accepted"})
 
 
 def requests_table(found: Sequence[pb.LiveRequest]) -> Table:
     """The live requests, oldest first."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in _COLUMNS:
-        table.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=name == "id")
+        table.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=True)
     for item in found:
         table.add_row(*(Text(visible(text)) for text in _row(item)))
     return table

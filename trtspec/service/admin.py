@@ -78,7 +78,7 @@ class AdminServicer(rpc.AdminServicer):
 
         async def limit(who: str) -> pb.SetSpeculationResponse:
             applied = await self._executor.limit_speculation(self._asked_limit(request))
-            _log.warning("speculation was set by %s: %s", who, applied)
+            _log.warning("drafts are limited to %s since %s said so", applied, who)
             return pb.SetSpeculationResponse(setting=messages.setting(self._model, applied))
 
         return await self._answer(context, limit)

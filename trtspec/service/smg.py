@@ -19,7 +19,7 @@ import grpc
 
 from trtspec import __version__
 from trtspec.capabilities import Support
-from trtspec.errors import MissingDependency, RequestError
+from trtspec.errors import MissingDependency, RequestError, Unsupported
 from trtspec.service.callers import Access
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.smg_requests import translated
@@ -118,6 +118,16 @@ class SmgServicer(rpc.TrtllmServiceServicer):  # type: ignore[misc] # untyped
                 self._bundle = await asyncio.to_thread(TokenizerBundle.of, backend)
             for chunk in self._bundle.chunks():
                 yield chunk
+
+    async def Embed(self, request: Any, context: Context) -> Any:
+        """Refused: this server generates."""
+        async with _statuses(context):
+            raise Unsupported("this server makes no embeddings", feature="Embed")
+
+    async def SubscribeKvEvents(self, request: Any, context: Context) -> None:
+        """Refused, upon which the gateway routes without."""
+        async with _statuses(context):
+            raise Unsupported("this server tells no events of its KV cache", feature="SubscribeKvEvents")
 
     def _condition(self) -> str:
         try:
