@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import trtllm_service_pb2_grpc as rpc
 from trtspec.client import Client
 
 pytestmark = pytest.mark.slow
-FLAGS = ("--smg",)
+FLAGS = ("--smg", "--frontends", "2")
 PROMPT = (40, 50, 60, 40, 50, 60, 40)
 
 
