@@ -21,6 +21,7 @@ from trtspec.errors import ConfigError
 from trtspec.generation import GenerationDefaults
 from trtspec.service.address import CannotListen
 from trtspec.service.admin_port import admin_port
+from trtspec.service.callers import ANYONE
 from trtspec.service.model import ServedModel
 from trtspec.service.options import SecurityOptions, ServeOptions
 from trtspec.service.server import serve
@@ -321,8 +322,20 @@ async def test_a_taken_port_names_its_flag() -> None:
         taken = ServeOptions(port=0, security=SecurityOptions(admin_port=int(it.address.rsplit(":", 1)[1])))
         model = ServedModel(executor.info(), GenerationDefaults(frozenset(), SamplingParams(), "test"))
         with pytest.raises(CannotListen, match="Choose another with --admin-port"):
-            async with admin_port(it.executor, model, taken, it.signals):
+            async with admin_port(it.executor, model, taken, it.signals, ANYONE):
                 pass
+
+
+async def test_tokens_that_nobody_asks_for_are_no_protection(tmp_path: Path) -> None:
+    executor, _ = holding()
+
+    async def open_engine(path: Path, options: EngineOptions) -> FakeExecutor:
+        return executor
+
+    options = ServeOptions(port=0, security=SecurityOptions(admin_port=0, admin_tokens=tmp_path / "tokens"))
+    with pytest.raises(ConfigError, match="--admin-tokens"):
+        await serve(engine_folder(tmp_path), options, EngineOptions(), lambda *_: None, open_engine)
+    assert executor.shut
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "server.example"])

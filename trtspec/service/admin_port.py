@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from trtspec.service.admin import AdminServicer
-from trtspec.service.callers import ANYONE, Access
+from trtspec.service.callers import Access
 from trtspec.service.listening import listen, new_server
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
@@ -34,7 +34,7 @@ async def admin_port(
     model: ServedModel,
     options: ServeOptions,
     signals: StopSignals,
-    access: Access = ANYONE,
+    access: Access,
 ) -> AsyncIterator[str]:
     """Answer operators while the context lasts, a drain included. Gives the address; raises `CannotListen`."""
     # No other process has a part in this port, however many answer clients.

@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+from trtspec.errors import ConfigError
 from trtspec.executors.base import Executor
 from trtspec.service.admin_port import admin_port
+from trtspec.service.callers import ANYONE, Access
 from trtspec.service.model import ServedModel
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import SecurityOptions, ServeOptions
 from trtspec.service.signals import StopSignals
 from trtspec.service.watching import WatchedExecutor
 
@@ -37,8 +39,16 @@ async def operated(executor: Executor, operation: Operation) -> AsyncIterator[Ex
         yield executor
         return
     watched = WatchedExecutor(executor)
-    async with admin_port(watched, operation.model, operation.options, operation.signals):
+    access = _admin_access(operation.options.security)
+    async with admin_port(watched, operation.model, operation.options, operation.signals, access):
         yield watched
+
+
+def _admin_access(security: SecurityOptions) -> Access:
+    """Who may operate. Tokens that nobody would ask for must not be taken for protection."""
+    if security.admin_tokens is not None:
+        raise ConfigError("--admin-tokens: this version reads no token files; leave it out, and listen on 127.0.0.1")
+    return ANYONE
 
 
 @asynccontextmanager
