@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from trtspec.v1 import inference_pb2, speculation_pb2
+from trtspec.v1 import admin_pb2, inference_pb2, speculation_pb2
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "protos.json"
 
@@ -23,7 +23,7 @@ Surface = Mapping[str, str]
 def current() -> FileDescriptorSet:
     """The descriptors of the generated code."""
     files = FileDescriptorSet()
-    for module in (speculation_pb2, inference_pb2):
+    for module in (speculation_pb2, inference_pb2, admin_pb2):
         module.DESCRIPTOR.CopyToProto(files.file.add())
     return files
 

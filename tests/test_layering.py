@@ -27,6 +27,8 @@ CORE = frozenset(
             "narrowing",
             "openmp",
             "ranks",
+            "sampling_params",
+            "speculation_limit",
             "speculative",
         ),
         *("declared", "logs", "settings", "stop_signals", "trailers"),
@@ -49,6 +51,7 @@ MAY_IMPORT = {
 WHERE_ALLOWED = {
     "tensorrt_llm": ("trtspec.executors.tensorrt_llm", "builders"),
     "tensorrt": ("trtspec.executors.tensorrt_llm", "builders", "plugins"),
+    "smg_grpc_proto": ("trtspec.service",),  # never beside TensorRT-LLM, which has a copy under the same name
     "torch": ("trtspec.decoding", "trtspec.executors", "plugins", "builders"),
     "grpc": ("trtspec.service", "trtspec.client", "trtspec.cli"),
 }

@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pb2 import (
     FieldDescriptorProto,
     FileDescriptorProto,
     FileDescriptorSet,
+    ServiceDescriptorProto,
 )
 
 from scripts.proto_compat import breaking_changes, current, main, read_golden, surface, write_golden
@@ -46,6 +47,10 @@ def test_nothing_in_the_golden_is_broken() -> None:
 def test_the_golden_knows_every_addition() -> None:
     added = sorted(set(surface(current())) - set(surface(read_golden())))
     assert not added, "run ./scripts/gen-protos --golden and commit it; new are:\n" + "\n".join(added)
+
+
+def inference(files: FileDescriptorSet) -> ServiceDescriptorProto:
+    return next(item for file in files.file for item in file.service if item.name == "Inference")
 
 
 def drop_field(files: FileDescriptorSet) -> None:
@@ -99,15 +104,15 @@ def rename_enum_value(files: FileDescriptorSet) -> None:
 
 
 def drop_rpc(files: FileDescriptorSet) -> None:
-    del files.file[-1].service[0].method[1]
+    del inference(files).method[1]
 
 
 def unstream_rpc(files: FileDescriptorSet) -> None:
-    files.file[-1].service[0].method[0].server_streaming = False
+    inference(files).method[0].server_streaming = False
 
 
 def retype_rpc(files: FileDescriptorSet) -> None:
-    files.file[-1].service[0].method[0].output_type = ".trtspec.v1.Chunk"
+    inference(files).method[0].output_type = ".trtspec.v1.Chunk"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,7 @@ def compile_with_comments(directory: Path, output: Path) -> FileDescriptorSet:
 
 def test_every_component_has_a_comment(tmp_path: Path) -> None:
     files = compile_with_comments(PROTOS, tmp_path / "descriptors.bin")
-    assert len(files.file) == 2
+    assert len(files.file) == 3
     assert [name for file in files.file for name in uncommented(file)] == []
 
 

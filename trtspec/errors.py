@@ -5,6 +5,7 @@ TrtspecError
 │   ├── InvalidField        a field of the request is wrong: names field, value and range
 │   ├── PromptTooLong       the prompt leaves no room for a token
 │   ├── ModelNotFound       no such model here
+│   ├── RequestNotFound     no such request lives
 │   ├── DuplicateRequest    a live request has this id
 │   ├── Unsupported         this engine cannot do what the request asks
 │   ├── SpeculationRefused  the request insists on speculation that is off
@@ -67,6 +68,10 @@ class PromptTooLong(RequestError):
 
 class ModelNotFound(RequestError):
     reason = "MODEL_NOT_FOUND"
+
+
+class RequestNotFound(RequestError):
+    reason = "REQUEST_NOT_FOUND"
 
 
 class DuplicateRequest(RequestError):

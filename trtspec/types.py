@@ -9,9 +9,9 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from trtspec.errors import RequestError
-
-GREEDY_TEMPERATURE = 1e-5
-"""Temperatures up to this are greedy: dividing logits by less overflows float32 long before it matters."""
+from trtspec.sampling_params import GREEDY_TEMPERATURE as GREEDY_TEMPERATURE
+from trtspec.sampling_params import SamplingParams as SamplingParams
+from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
 
 
 class Method(enum.Enum):
@@ -43,49 +43,6 @@ class FinishReason(enum.Enum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     ERROR = "error"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the target's token is chosen from its logits."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    """0 keeps all tokens."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    """Divides positive logits, and multiplies negative ones, of tokens in the prompt or the output."""
-    presence_penalty: float = 0.0
-    """Taken once from the logit of a token in the output."""
-    frequency_penalty: float = 0.0
-    """Taken from the logit of a token for each time it is in the output."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token, what is added to its logit), by token."""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that must not be completed in the output; they may begin in the prompt."""
-    min_tokens: int = 0
-    """No end-of-text and no stop id among this many first tokens of the output."""
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature <= GREEDY_TEMPERATURE
-
-    @property
-    def truncates(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
-
-    @property
-    def edits(self) -> bool:
-        """Logits change before the choice, by what was generated or by token."""
-        return self.edits_any_length or self.min_tokens > 0
-
-    @property
-    def edits_any_length(self) -> bool:
-        """They do however long the output is."""
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0) or bool(
-            self.logit_bias or self.bad_words
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +154,8 @@ class Started:
     request_id: str
     cached_tokens: int | None = None
     """Tokens of the prompt found in the prefix cache; None where the executor does not tell."""
+    max_draft_tokens: int | None = None
+    """Deepest draft from now on, where that is less than the request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +250,8 @@ class EngineStats:
     free_blocks: int = 0
     total_blocks: int = 0
     preemptions: int = 0
+    limit: SpeculationLimit = NO_LIMIT
+    """What bounds the drafts of its passes."""
 
 
 class Health(enum.Enum):

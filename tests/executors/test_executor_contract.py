@@ -18,10 +18,11 @@ from tests.executors.hubs import joined
 from tests.fakes.installed import need_plugins, tensorrt_llm_double
 from trtspec.capabilities import Support, capabilities
 from trtspec.config import EngineOptions
-from trtspec.errors import DuplicateRequest, EngineLost, InvalidField, PromptTooLong
+from trtspec.errors import DuplicateRequest, EngineLost, InvalidField, PromptTooLong, SpeculationRefused
 from trtspec.executors import open_executor
 from trtspec.executors.base import Executor
 from trtspec.executors.hub import Hub
+from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
 from trtspec.types import (
     EngineStats,
     Finish,
@@ -253,3 +254,53 @@ async def test_nothing_waits_for_a_closed_executor(kind: str, folder: Path) -> N
         await running
     assert executor.health() is Health.FAILED
     assert await executor.wait_for_change(Health.SERVING) is Health.FAILED
+
+
+async def test_a_request_is_cancelled_from_outside(executor: Executor) -> None:
+    """Its reader gets the end of each output behind what there was, and nothing after it."""
+    request = ask(executor, max_tokens=1500, n=2)
+    events: list[RequestEvent] = []
+    async for event in executor.generate(request):
+        events.append(event)
+        if len(events) == 4:
+            assert executor.cancel("a")
+            assert not executor.cancel("a")
+    ends = [event for event in events if isinstance(event, StepOutput) and event.finish]
+    assert {event.output_index for event in ends} == {0, 1} and ends[-1] is events[-1]
+    assert {event.finish for event in ends} == {Finish(FinishReason.CANCELLED)}
+    stats = await settled(executor)
+    assert stats.free_blocks == stats.total_blocks
+    assert not executor.cancel("a")
+
+
+async def test_drafts_are_limited_while_requests_run(executor: Executor) -> None:
+    """In force at once, for what runs and for what begins; in the end the text is what it always is."""
+    if not executor.info().limits.max_draft_tokens:
+        with pytest.raises(SpeculationRefused, match="drafts nothing"):
+            await executor.limit_speculation(SpeculationLimit(0))
+        assert await executor.limit_speculation(NO_LIMIT) == NO_LIMIT
+        return
+    request = ask(executor, max_tokens=60)
+    expected = await collect(executor, request)
+    steps: list[StepOutput] = []
+    changed: list[int] = []
+    async for event in executor.generate(request):
+        if isinstance(event, StepOutput):
+            steps.append(event)
+            if len(steps) in (4, 8, 12):
+                limit = SpeculationLimit({4: 1, 8: 0, 12: None}[len(steps)])
+                assert await executor.limit_speculation(limit) == limit == executor.speculation_limit()
+                assert (await executor.stats()).limit == limit
+                # Passes until then are among the outputs that are unread still.
+                changed.append((await executor.stats()).passes)
+    assert [id_ for step in steps for id_ in step.token_ids] == expected.ids
+    passes = [item for step in steps for item in step.passes]
+    assert all(item.drafted <= 1 for item in passes if changed[0] < item.pass_index < changed[1])
+    with pytest.raises(InvalidField, match="max_draft_tokens"):
+        await executor.limit_speculation(SpeculationLimit(1000))
+    await executor.limit_speculation(SpeculationLimit(0))
+    first, *rest = [event async for event in executor.generate(ask(executor))]
+    assert isinstance(first, Started) and first.max_draft_tokens == 0
+    assert all(item.drafted == 0 for event in rest if isinstance(event, StepOutput) for item in event.passes)
+    waiting = asyncio.create_task(executor.wait_for_limit(SpeculationLimit(0)))
+    assert await executor.limit_speculation(NO_LIMIT) == NO_LIMIT == await waiting

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from trtspec.executors.base import Executor
 from trtspec.executors.child import Child
 from trtspec.executors.messages import Open, Ready, Report, Submit
 from trtspec.manifest import NAME as MANIFEST
+from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
 from trtspec.stop_signals import STOP_SIGNALS
-from trtspec.types import Health, Method, Request, StepOutput
+from trtspec.types import Health, Method, Request, Started, StepOutput
 
 OPTIONS = EngineOptions(kv_cache_mib=8, threads=1)
 
@@ -59,6 +61,37 @@ async def test_a_killed_worker_ends_its_requests_and_is_started_again(engine_fol
             await collect(executor, ask())
         assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
         assert (await collect(executor, ask(max_tokens=10))).ids == expected
+    finally:
+        await executor.aclose()
+
+
+async def test_a_limit_of_drafts_outlives_the_worker_that_it_was_set_in(engine_folder: Path) -> None:
+    executor = await open_executor(engine_folder, OPTIONS)
+    try:
+        await executor.limit_speculation(SpeculationLimit(0))
+        await crash_in_mid_stream(executor, ask())
+        with pytest.raises(EngineLost, match="restarting"):
+            await executor.limit_speculation(SpeculationLimit(1))
+        assert await executor.wait_for_change(Health.RESTARTING) is Health.SERVING
+        first = await anext(executor.generate(replace(ask("b", 10), max_draft_tokens=4)))
+        assert isinstance(first, Started) and first.max_draft_tokens == 0
+        assert executor.speculation_limit() == SpeculationLimit(0) == (await executor.stats()).limit
+    finally:
+        await executor.aclose()
+
+
+async def test_a_limit_that_is_not_in_force_when_the_worker_dies_is_none(engine_folder: Path) -> None:
+    executor = await open_executor(engine_folder, OPTIONS)
+    try:
+        for child in children():
+            os.kill(child, signal.SIGSTOP)
+        limiting = asyncio.create_task(executor.limit_speculation(SpeculationLimit(0)))
+        await asyncio.sleep(0)
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+        with pytest.raises(EngineLost, match="before the limit was in force"):
+            await limiting
+        assert executor.speculation_limit() == NO_LIMIT
     finally:
         await executor.aclose()
 

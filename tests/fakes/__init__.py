@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from tests.models import tiny_tokenizer
 from trtspec import generation, manifest
 from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineLost, RequestError
+from trtspec.executors.base import Executor
+from trtspec.executors.limiting import LimitControl, check_limit
 from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Observer
@@ -23,6 +25,7 @@ from trtspec.service.options import ServeOptions
 from trtspec.service.protection import NONE, Protection
 from trtspec.service.server import Server
 from trtspec.service.text import Tokenizer
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import (
     EngineInfo,
@@ -105,6 +108,7 @@ class FakeExecutor:
         self.shut = False
         self._health = Health.SERVING
         self._changed = asyncio.Condition()
+        self._live: dict[str, Events] = {}
         drafts = method is not Method.NONE
         self._info = EngineInfo(
             model="tiny",
@@ -120,13 +124,19 @@ class FakeExecutor:
             default_draft_tokens=4 if drafts else 0,
             unverified_target=unverified_target,
         )
+        self._limits = LimitControl(self._info)
+
+    def serve_as(self, **facts: object) -> None:
+        """Be another engine in some facts."""
+        self._info = replace(self._info, **facts)
 
     def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if any(live.request_id == request.request_id for live in self.requests if live.request_id not in self.closed):
             raise DuplicateRequest(f"request_id {request.request_id} is live")
         self.requests.append(request)
         self.asked.set()
-        return Events(self, request)
+        events = self._live[request.request_id] = Events(self, request)
+        return events
 
     def info(self) -> EngineInfo:
         return self._info
@@ -141,6 +151,23 @@ class FakeExecutor:
         async with self._changed:
             await self._changed.wait_for(lambda: self._health is not health)
             return self._health
+
+    def cancel(self, request_id: str) -> bool:
+        if request_id in self.closed or request_id not in self._live:
+            return False
+        self._live[request_id].cancelled.set()
+        return True
+
+    def speculation_limit(self) -> SpeculationLimit:
+        return self._limits.in_force
+
+    async def limit_speculation(self, limit: SpeculationLimit) -> SpeculationLimit:
+        check_limit(limit, self._info)
+        self._limits.report(limit)
+        return limit
+
+    async def wait_for_limit(self, limit: SpeculationLimit) -> SpeculationLimit:
+        return await self._limits.wait_for_change(limit)
 
     async def become(self, health: Health) -> None:
         async with self._changed:
@@ -159,6 +186,7 @@ class Events:
     def __init__(self, executor: FakeExecutor, request: Request) -> None:
         self._executor = executor
         self._request = request
+        self.cancelled = asyncio.Event()
         self._events = self._play()
 
     def __aiter__(self) -> Events:
@@ -175,9 +203,16 @@ class Events:
     async def _play(self) -> AsyncGenerator[RequestEvent, None]:
         if not await self._wait(self._executor.queue_open):
             raise DeadlineExceeded("the time was over in the queue")
-        yield Started(self._request.request_id, self._executor.cached_tokens)
+        asked = self._request.max_draft_tokens
+        depth = self._executor.speculation_limit().cap(asked)
+        self._request = replace(self._request, max_draft_tokens=depth)
+        yield Started(self._request.request_id, self._executor.cached_tokens, depth if depth < asked else None)
         play = self._merged if self._executor.merge else self._steps
         live = {index: play(index) for index in range(self._request.n)}
+        if self.cancelled.is_set():
+            for index in live:
+                yield StepOutput(self._request.request_id, index, (), (), Finish(FinishReason.CANCELLED))
+            return
         while live:
             for index, steps in list(live.items()):
                 step = next(steps)
@@ -187,9 +222,10 @@ class Events:
                     yield step
                     if step.finish:
                         del live[index]
-                elif not await self._wait(step.event):
+                elif not await self._wait(step.event) or self.cancelled.is_set():
+                    reason = FinishReason.CANCELLED if self.cancelled.is_set() else FinishReason.DEADLINE
                     for late in live:
-                        yield StepOutput(self._request.request_id, late, (), (), Finish(FinishReason.DEADLINE))
+                        yield StepOutput(self._request.request_id, late, (), (), Finish(reason))
                     return
 
     def _merged(self, output_index: int) -> Iterator[StepOutput]:
@@ -198,7 +234,8 @@ class Events:
 
     async def _wait(self, event: asyncio.Event) -> bool:
         """Wait for the event; False if the request's time was over first."""
-        tasks = [asyncio.create_task(event.wait()), asyncio.create_task(self._executor.ended.wait())]
+        events = (event, self._executor.ended, self.cancelled)
+        tasks = [asyncio.create_task(item.wait()) for item in events]
         left = None if self._request.deadline is None else max(self._request.deadline - time.monotonic(), 0)
         try:
             done, _ = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -296,7 +333,7 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(
-    executor: FakeExecutor,
+    executor: Executor,
     options: ServeOptions | None = None,
     sampling: SamplingParams | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,

@@ -18,7 +18,7 @@ from trtspec.service.model import ServedModel
 from trtspec.service.requests import parse_request
 from trtspec.service.status import CODES, to_status
 from trtspec.speculative import MAX_DRAFT_TOKENS
-from trtspec.types import FinishReason, TokenLogprob, TokenLogprobs
+from trtspec.types import FinishReason, Method, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 
 MAX_TRAILER_BYTES = 8192
@@ -62,7 +62,7 @@ def test_the_largest_partial_fits_into_trailers(n: int, end: End | None) -> None
     clock = responses.Clock(now, now + 1e6, now + 2e6, now + 3e6)
     parsed = parse_request(pb.GenerateRequest(text="hi"), model)
     prompt_logprobs = (TokenLogprobs(TokenLogprob(1, -1.0, 1)),) * 1000
-    answer = responses.Answer(parsed, 2**29, 2**29, prompt_logprobs, outputs, clock)
+    answer = responses.Answer(parsed, Method.NGRAM, 2**29, 2**29, prompt_logprobs, outputs, clock)
     partial = responses.partial(answer, now + 4e6)
     assert 1024 < partial.ByteSize() < MAX_TRAILER_BYTES / 2
     assert partial.usage.completion_token_count == n * 2**20

@@ -95,3 +95,50 @@ async def test_a_request_one_of_whose_outputs_still_runs_is_cancelled() -> None:
         assert (await first).output_index == 0
         assert (await anext(stream)).output_index == 1
     assert sent[1:] == [Cancel(key)]
+
+
+CANCELLED = Finish(FinishReason.CANCELLED)
+
+
+async def test_a_cancel_ends_what_lives_behind_what_is_unread_and_nothing_follows() -> None:
+    mailbox = Mailbox(REQUEST)
+    for event in (Started("a"), output(0, 1), output(1, 2, finish=LENGTH)):
+        mailbox.put(event)
+    mailbox.cancel()
+    for late in (output(0, 9), output(2, 9, finish=LENGTH), Failed("a", EngineFault("late"))):
+        mailbox.put(late)
+    start, *outputs = await read(mailbox)
+    assert start == Started("a")
+    assert [(item.output_index, item.token_ids, item.finish) for item in outputs] == [
+        (0, (1,), CANCELLED),
+        (1, (2,), LENGTH),
+        (2, (), CANCELLED),
+    ]
+
+
+async def test_a_cancel_in_the_queue_starts_and_ends() -> None:
+    mailbox = Mailbox(REQUEST)
+    mailbox.cancel()
+    start, *outputs = await read(mailbox)
+    assert start == Started("a")
+    assert [(item.output_index, item.token_ids, item.finish) for item in outputs] == [
+        (index, (), CANCELLED) for index in range(3)
+    ]
+
+
+async def test_the_engine_is_told_of_a_cancel_once_and_late_events_go_nowhere() -> None:
+    streams, sent = RequestStreams(), []
+    assert not streams.cancel("a", sent.append)
+    async with aclosing(streams.run(REQUEST, sent.append)) as stream:
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        key = sent[0].request.request_id
+        streams.deliver([Started(key), StepOutput(key, 0, (5,), (), LENGTH)])
+        assert await first == Started("a")
+        assert streams.cancel("a", sent.append) and not streams.cancel("a", sent.append)
+        assert streams.live == 0 and streams.in_flight == []
+        streams.deliver([StepOutput(key, 1, (6,), (), LENGTH)])
+        ends = [(event.output_index, event.token_ids, event.finish) async for event in stream]
+    assert ends == [(0, (5,), LENGTH), (1, (), CANCELLED), (2, (), CANCELLED)]
+    assert sent[1:] == [Cancel(key)]
+    assert not streams.cancel("a", sent.append)

@@ -16,6 +16,7 @@ import pytest
 from trtspec.errors import EngineFault, Overloaded
 from trtspec.executors.messages import Cancel, Close, Report, Submit
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
+from trtspec.executors.tensorrt_llm.limiting import Limiter
 from trtspec.executors.tensorrt_llm.outputs import Ask
 from trtspec.types import EngineEvent, EngineStats, Failed, Finish, FinishReason, Request, StepOutput
 
@@ -104,7 +105,9 @@ class Driven:
         self._broken = broken
         """The round for which the first output of a request cannot be asked."""
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._loop = EngineLoop({"target": engine}, self._make, EngineStats(), tokens_per_block=32, stall_seconds=60)
+        self._loop = EngineLoop(
+            {"target": engine}, self._make, EngineStats(), Limiter(), tokens_per_block=32, stall_seconds=60
+        )
         self._thread = threading.Thread(target=self._loop.run, args=(self._inbox, self._publish))
         self._thread.start()
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from trtspec import __version__
-from trtspec.cli import generate, info, serve, token
+from trtspec.cli import admin, generate, info, serve, token
 from trtspec.errors import WRONG_INPUT, TrtspecError
 
 _BROKEN_PIPE = 141
@@ -38,6 +38,6 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="trtspec", description="Serve language models with speculative decoding.")
     result.add_argument("--version", action="version", version=f"trtspec {__version__}")
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (serve, generate, info, token):
+    for module in (serve, generate, admin, info, token):
         module.add_parser(commands)
     return result

@@ -3,6 +3,7 @@
 It knows the protos and no server code. Every event is a frozen value; every failure is `RequestFailed`.
 """
 
+from trtspec.client.admin import AdminClient
 from trtspec.client.client import Client
 from trtspec.client.events import Accepted, Chunk, Completion, Event, Finished, Output, Pass, RequestFailed
 from trtspec.client.fields import Prompt
@@ -10,6 +11,7 @@ from trtspec.client.request import Options
 
 __all__ = [
     "Accepted",
+    "AdminClient",
     "Chunk",
     "Client",
     "Completion",

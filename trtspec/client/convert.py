@@ -109,12 +109,19 @@ def _logprob(item: pb.TokenLogprob) -> TokenLogprob:
 
 
 def _stats(message: pb.Finished) -> SpeculationStats | None:
-    totals = message.speculation
+    return statistics(message.speculation, message.usage.completion_token_count)
+
+
+def statistics(totals: spec.SpeculationStats, completion_tokens: int | None = None) -> SpeculationStats | None:
+    """Statistics as the values that define their ratios; None where the server does not tell all of them.
+
+    First tokens, of which there is no number of their own, are what is left of all tokens.
+    """
     counts = ("decode_passes", "spec_steps", "drafted_count", "accepted_count", "verified_node_count", "emitted_count")
     if not all(totals.HasField(name) for name in (*counts, "rejected_steps")):
         return None
     return SpeculationStats(
-        prefill_tokens=message.usage.completion_token_count - totals.emitted_count,
+        prefill_tokens=0 if completion_tokens is None else completion_tokens - totals.emitted_count,
         decode_passes=totals.decode_passes,
         spec_steps=totals.spec_steps,
         drafted=totals.drafted_count,

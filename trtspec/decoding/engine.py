@@ -15,6 +15,7 @@ from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
 from trtspec.decoding.scheduler import Scheduler
 from trtspec.decoding.step import run_pass
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineEvent, EngineStats, Limits, Request
 
 
@@ -59,6 +60,10 @@ class Engine:
         """End a request between passes; its blocks are free at once."""
         return self._scheduler.cancel(request_id)
 
+    def limit(self, limit: SpeculationLimit) -> None:
+        """Bound the drafts of all requests, from the next pass on."""
+        self._scheduler.limit = limit
+
     def begin(self, now: float) -> Begun:
         """End what is overdue, admit what fits, and plan the next pass. A plan must be finished before the next."""
         expired = self._scheduler.expire(now)
@@ -79,6 +84,7 @@ class Engine:
             free_blocks=kv_cache.free_blocks,
             total_blocks=kv_cache.total_blocks,
             preemptions=self._scheduler.preemptions,
+            limit=self._scheduler.limit,
         )
 
     def check(self) -> None:

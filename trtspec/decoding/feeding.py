@@ -9,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trtspec.decoding.kv_cache import KVCache
-from trtspec.decoding.roster import Roster
+from trtspec.decoding.roster import LiveRequest, Roster
 from trtspec.decoding.sequence import Sequence
+from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
 from trtspec.types import Started
 
 
 class Feeding:
     """One pass being planned."""
 
-    def __init__(self, kv_cache: KVCache, roster: Roster, budget: int, release: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        kv_cache: KVCache,
+        roster: Roster,
+        budget: int,
+        release: Callable[[int], None],
+        limit: SpeculationLimit = NO_LIMIT,
+    ) -> None:
         self.fed: dict[int, int] = {}
         """Known tokens that take part, by sequence id, in the order of the pass's rows."""
         self._kv_cache = kv_cache
         self._roster = roster
         self._budget = budget
         self._release = release
+        self._limit = limit
         self._by_order = sorted(roster.running.values(), key=lambda item: item.order)
 
     def feed(self, max_batch_size: int) -> tuple[Started, ...]:
@@ -48,17 +57,25 @@ class Feeding:
             sequence = self._roster.waiting.first()
             if sequence is None or (before is not None and sequence.order > before):
                 break
+            live = self._roster.live[sequence.request.request_id]
+            if self._limit.off and not live.started:
+                # Plain from the start, it costs a drafter nothing: none of them has to keep up with it.
+                self._roster.make_plain(live)
             names = () if sequence.scores_prompt else (sequence.names, *sequence.readable)
             found = self._kv_cache.open(sequence.sequence_id, sequence.tokens, names)
             if found is None:
                 break
             self._roster.start(sequence)
-            live = self._roster.live[sequence.request.request_id]
             if not live.started:
                 live.started = True
-                started.append(Started(sequence.request.request_id, found))
+                started.append(Started(live.request.request_id, found, self._lowered(live)))
             self._feed(sequence)
         return started
+
+    def _lowered(self, live: LiveRequest) -> int | None:
+        """How deep its drafts are, where that is less than it asks for."""
+        depth = self._limit.cap(live.request.max_draft_tokens)
+        return depth if depth < live.asked_depth else None
 
     def _feed(self, sequence: Sequence) -> None:
         room = self._kv_cache.room(sequence.sequence_id)

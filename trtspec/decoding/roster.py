@@ -5,7 +5,7 @@ It knows nothing of blocks, passes and tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trtspec.decoding.prefix_index import BlockNames
 from trtspec.decoding.queues import OrderedQueue
@@ -28,6 +28,8 @@ class LiveRequest:
     """Choices that wait for the first one to compute the prompt, where they will find its blocks."""
     started: bool = False
     """`Started` was published."""
+    asked_depth: int = 0
+    """Deepest draft that it asks for; `request` may have less."""
 
 
 class Roster:
@@ -59,7 +61,8 @@ class Roster:
         sequences = [self._sequence(request, choice) for choice in range(request.n)]
         shares = self._prefix_sharing and len(request.prompt) > self._block_tokens
         at_once = 1 if shares else request.n
-        live = LiveRequest(request, {item.choice: item for item in sequences}, sequences[at_once:])
+        by_choice = {item.choice: item for item in sequences}
+        live = LiveRequest(request, by_choice, sequences[at_once:], asked_depth=request.max_draft_tokens)
         self.live[request.request_id] = live
         if request.deadline is not None:
             self._deadlines.add(live, (request.deadline,))
@@ -70,6 +73,13 @@ class Roster:
     def overdue(self, now: float) -> list[LiveRequest]:
         """Requests whose deadline has come; each is told once."""
         return self._deadlines.take_up_to((now,))
+
+    def make_plain(self, live: LiveRequest) -> None:
+        """A request that has not started decodes without drafts to its end, as if it had never asked for any."""
+        live.request = replace(live.request, max_draft_tokens=0)
+        for sequence in live.sequences.values():
+            sequence.request = live.request
+            sequence.names, sequence.readable = self._names(live.request)
 
     def start(self, sequence: Sequence) -> None:
         """A waiting sequence takes part in passes from now on."""
@@ -101,14 +111,18 @@ class Roster:
             del self.live[sequence.request.request_id]
 
     def _sequence(self, request: Request, choice: int) -> Sequence:
-        names = BlockNames(request.tenant, self._block_tokens)
-        readable: tuple[BlockNames, ...] = ()
-        if self._drafters_cache and not request.drafts:  # its blocks lack what a drafter reads; others' lack nothing
-            readable = (names,)
-            names = BlockNames(_PLAIN + request.tenant, self._block_tokens)
+        names, readable = self._names(request)
         sequence = Sequence(self._sequences, request, self._arrivals, choice, list(request.prompt), names, readable)
         self._sequences += 1
         return sequence
+
+    def _names(self, request: Request) -> tuple[BlockNames, tuple[BlockNames, ...]]:
+        """Of a sequence's own blocks, and of others that serve it as well."""
+        names = BlockNames(request.tenant, self._block_tokens)
+        if not self._drafters_cache or request.drafts:
+            return names, ()
+        # Its blocks lack what a drafter reads; others' lack nothing.
+        return BlockNames(_PLAIN + request.tenant, self._block_tokens), (names,)
 
     def _wait(self, sequence: Sequence) -> None:
         self.waiting.add(sequence, sequence.order)

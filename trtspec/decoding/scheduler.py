@@ -21,6 +21,7 @@ from trtspec.decoding.sampling import FAULTS, NO_TOKEN, fault
 from trtspec.decoding.sequence import Sequence
 from trtspec.decoding.step import PassResult
 from trtspec.errors import DeadlineExceeded, RequestError
+from trtspec.speculation_limit import NO_LIMIT
 from trtspec.types import EngineEvent, Failed, Finish, FinishReason, PassRecord, Request, StepOutput
 
 
@@ -30,6 +31,7 @@ class Scheduler:
     def __init__(self, kv_cache: KVCache, needs: Needs, max_batch_size: int, max_pass_tokens: int) -> None:
         self.kv_cache = kv_cache
         self.passes = 0
+        self.limit = NO_LIMIT
         self._needs = needs
         self._max_batch_size = max_batch_size
         self._max_pass_tokens = max_pass_tokens
@@ -73,7 +75,8 @@ class Scheduler:
         Known tokens come first, those of waiting sequences included; drafts get what is left.
         """
         allowed = self._allowed_nodes()
-        feeding = Feeding(self.kv_cache, self._roster, self._max_pass_tokens - sum(allowed.values()), self._release)
+        budget = self._max_pass_tokens - sum(allowed.values())
+        feeding = Feeding(self.kv_cache, self._roster, budget, self._release, self.limit)
         started = feeding.feed(self._max_batch_size)
         if not feeding.fed:
             return None, started
@@ -179,7 +182,7 @@ class Scheduler:
 
     def _depth(self, sequence: Sequence) -> int:
         """Deepest draft that can be emitted: the bonus takes one of the remaining tokens."""
-        return min(sequence.request.max_draft_tokens, sequence.remaining - 1)
+        return min(self.limit.cap(sequence.request.max_draft_tokens), sequence.remaining - 1)
 
     def _wanted_nodes(self, sequence: Sequence) -> int:
         depth = self._depth(sequence)

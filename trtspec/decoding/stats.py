@@ -6,7 +6,8 @@ Unknown is absent (None), never 0: a ratio without a denominator has no value.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from trtspec.types import PassRecord
 
@@ -74,6 +75,15 @@ class SpeculationStats:
             drafted_at=_add(self.drafted_at, other.drafted_at),
             accepted_at=_add(self.accepted_at, other.accepted_at),
         )
+
+    def __mul__(self, times: int) -> SpeculationStats:
+        """The totals of so many passes that were all alike."""
+        values: dict[str, Any] = {
+            item.name: tuple(times * one for one in value) if isinstance(value, tuple) else times * value
+            for item in fields(self)
+            for value in (getattr(self, item.name),)
+        }
+        return replace(self, **values)
 
     @property
     def completion_tokens(self) -> int:

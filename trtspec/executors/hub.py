@@ -7,6 +7,7 @@ them, by the rules of the executor that is shared. It does not know gRPC, nor wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -15,8 +16,9 @@ from dataclasses import replace
 from trtspec.errors import EngineFault, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
-from trtspec.executors.hub_messages import Answering, AskStats, Counted, Events, Reading, Run, Turned, Welcome
-from trtspec.executors.messages import Cancel
+from trtspec.executors.hub_messages import Answering, AskStats, Counted, Events, Limited, Reading, Run, Turned, Welcome
+from trtspec.executors.messages import Cancel, Limit
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineEvent, Failed, Health, Request
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Link:
         self._executor = executor
         self._channel = channel
         self._requests: dict[str, asyncio.Task[None]] = {}
+        self._limiting: set[asyncio.Task[None]] = set()
         self._events: list[EngineEvent] = []
         self._readings = 0
         self._due = asyncio.Event()
@@ -64,11 +67,14 @@ class Link:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Tell the front-end what happens; in the end nothing of its requests is left."""
-        telling = [asyncio.create_task(self._report()), asyncio.create_task(self._follow())]
+        health, limit = self._executor.health(), self._executor.speculation_limit()
+        self._channel.send(Welcome(self._executor.info(), health, limit))
+        work = (self._report(), self._follow(health), self._follow_limit(limit))
+        telling = [asyncio.create_task(item) for item in work]
         try:
             yield
         finally:
-            for task in (tasks := [*telling, *self._requests.values()]):
+            for task in (tasks := [*telling, *self._limiting, *self._requests.values()]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -80,9 +86,17 @@ class Link:
             case Cancel(key) if task := self._requests.pop(key, None):
                 task.cancel()
                 await asyncio.wait((task,))
+            case Limit(limit):
+                self._limiting.add(task := asyncio.create_task(self._limit(limit)))
+                task.add_done_callback(self._limiting.discard)
             case AskStats():
                 self._readings += 1
                 self._due.set()
+
+    async def _limit(self, limit: SpeculationLimit) -> None:
+        """The front-end learns of what comes of it as all others do."""
+        with contextlib.suppress(RequestError):
+            await self._executor.limit_speculation(limit)
 
     async def _run(self, key: str, request: Request) -> None:
         """Run a request and pass on what comes, its error included."""
@@ -125,10 +139,14 @@ class Link:
             await self._channel.drain()
             self._room.set()
 
-    async def _follow(self) -> None:
-        """Welcome the front-end, and tell it every change of health."""
-        health = self._executor.health()
-        self._channel.send(Welcome(self._executor.info(), health))
+    async def _follow_limit(self, limit: SpeculationLimit) -> None:
+        """Tell the front-end every change of the limit."""
+        while True:
+            limit = await self._executor.wait_for_limit(limit)
+            self._channel.send(Limited(limit))
+
+    async def _follow(self, health: Health) -> None:
+        """Tell the front-end every change of health."""
         while health is not Health.FAILED:
             health = await self._executor.wait_for_change(health)
             self._channel.send(Turned(health))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineEvent, EngineInfo, EngineStats, Health, Request
 
 
@@ -48,6 +49,7 @@ class Welcome:
 
     info: EngineInfo
     health: Health
+    limit: SpeculationLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,13 @@ class Turned:
     """To a front-end: the executor's health changed."""
 
     health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """To a front-end: drafts are bounded by another limit from now on."""
+
+    limit: SpeculationLimit
 
 
 @dataclass(frozen=True, slots=True)

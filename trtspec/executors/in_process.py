@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator
 from queue import SimpleQueue
 
 from trtspec.errors import EngineLost
+from trtspec.executors.limiting import LimitControl
 from trtspec.executors.messages import Close, Command, Report
 from trtspec.executors.opened import Opened
 from trtspec.executors.streams import RequestStreams
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ class InProcessExecutor:
         self._opened = opened
         self._stats = opened.stats()
         self._streams = RequestStreams()
+        self._limits = LimitControl(opened.info)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._health = Health.SERVING
@@ -55,6 +58,20 @@ class InProcessExecutor:
             await self._ended.wait()
         return self._health
 
+    def cancel(self, request_id: str) -> bool:
+        return self._streams.cancel(request_id, self._inbox.put)
+
+    def speculation_limit(self) -> SpeculationLimit:
+        return self._limits.in_force
+
+    async def limit_speculation(self, limit: SpeculationLimit) -> SpeculationLimit:
+        if self._health is not Health.SERVING:
+            raise EngineLost("the engine is not running")
+        return await self._limits.impose(limit, self._inbox.put, self._ended.wait)
+
+    async def wait_for_limit(self, limit: SpeculationLimit) -> SpeculationLimit:
+        return await self._limits.wait_for_change(limit)
+
     async def aclose(self) -> None:
         self._end("the engine was closed")
         self._inbox.put(Close())
@@ -74,6 +91,7 @@ class InProcessExecutor:
 
     def _receive(self, report: Report) -> None:
         self._stats = report.stats
+        self._limits.report(report.stats.limit)
         self._streams.deliver(report.events)
 
     def _end(self, reason: str) -> None:

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 from trtspec.decoding.engine import Engine
 from trtspec.errors import RequestError
-from trtspec.executors.messages import Cancel, Close, Command, Report, Submit
+from trtspec.executors.messages import Cancel, Close, Command, Limit, Report, Submit
 from trtspec.types import EngineEvent, Failed
 
 
@@ -60,6 +60,8 @@ class EngineLoop:
                     return (Failed(request.request_id, error),)
             case Cancel(request_id):
                 return self._engine.cancel(request_id)
+            case Limit(limit):
+                self._engine.limit(limit)
             case Close():
                 self._closing = True
         return ()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtspec.config import EngineOptions
 from trtspec.errors import TrtspecError
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineEvent, EngineInfo, EngineStats, Request
 
 HEADER = struct.Struct("!I")
@@ -38,11 +39,18 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Bound the drafts of all requests; it is in force once a `Report` has it."""
+
+    limit: SpeculationLimit
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Stop turning; the parent ends what lives."""
 
 
-Command = Submit | Cancel | Close
+Command = Submit | Cancel | Limit | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ from functools import partial
 from trtspec.errors import EngineLost
 from trtspec.executors.channel import Channel
 from trtspec.executors.condition import Condition
-from trtspec.executors.hub_messages import AskStats, Events, Joined, Reading, Run, Turned, Welcome
+from trtspec.executors.hub_messages import AskStats, Events, Joined, Limited, Reading, Run, Turned, Welcome
+from trtspec.executors.limiting import LimitControl
 from trtspec.executors.messages import Command, Submit
 from trtspec.executors.streams import RequestStreams
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 
@@ -24,6 +26,7 @@ class RemoteExecutor:
         self._info = welcome.info
         self._condition = Condition(welcome.health)
         self._streams = RequestStreams()
+        self._limits = LimitControl(welcome.info, welcome.limit)
         self._readings: deque[asyncio.Future[EngineStats]] = deque()
         self._receiving = asyncio.create_task(self._receive(), name="trtspec-remote")
 
@@ -61,11 +64,29 @@ class RemoteExecutor:
     async def wait_for_change(self, health: Health) -> Health:
         return await self._condition.wait_for_change(health)
 
+    def cancel(self, request_id: str) -> bool:
+        return self._streams.cancel(request_id, self._channel.send)
+
+    def speculation_limit(self) -> SpeculationLimit:
+        return self._limits.in_force
+
+    async def limit_speculation(self, limit: SpeculationLimit) -> SpeculationLimit:
+        self._check()
+        return await self._limits.impose(limit, self._channel.send, self._lost)
+
+    async def wait_for_limit(self, limit: SpeculationLimit) -> SpeculationLimit:
+        return await self._limits.wait_for_change(limit)
+
     async def aclose(self) -> None:
         self._receiving.cancel()
         await asyncio.gather(self._receiving, return_exceptions=True)
         await self._end("the engine was closed")
         await self._channel.close()
+
+    async def _lost(self) -> None:
+        """Wait until the engine is lost, also for a moment only."""
+        if self._condition.health is Health.SERVING:
+            await self._condition.wait_for_change(Health.SERVING)
 
     def _check(self) -> None:
         if self._condition.health is Health.FAILED:
@@ -86,6 +107,8 @@ class RemoteExecutor:
                         reading.set_result(stats)
                 case Turned(health):
                     await self._condition.become(health)
+                case Limited(limit):
+                    self._limits.report(limit)
                 case _:
                     return await self._end("the main process is gone")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trtspec.errors import DuplicateRequest, EngineLost, RequestError
 from trtspec.executors.messages import Cancel, Command, Submit
-from trtspec.types import EngineEvent, Failed, Request, RequestEvent, Started, StepOutput
+from trtspec.types import EngineEvent, Failed, Finish, FinishReason, Request, RequestEvent, Started, StepOutput
 
 
 class Mailbox:
@@ -28,10 +28,12 @@ class Mailbox:
         self._outputs: dict[int, StepOutput] = {}
         """By output index, in the order in which each was first left unread."""
         self._failure: RequestError | None = None
-        self._unfinished = request.n
+        self._unfinished = set(range(request.n))
         self._arrived = asyncio.Event()
 
     def put(self, event: EngineEvent) -> None:
+        if self.ended:
+            return  # it was cancelled here, which the engine did not know yet
         match event:
             case Started():
                 self.started = True
@@ -39,11 +41,20 @@ class Mailbox:
             case StepOutput(output_index=index):
                 unread = self._outputs.get(index)
                 self._outputs[index] = unread.merge(event) if unread else event
-                self._unfinished -= event.finish is not None
+                if event.finish is not None:
+                    self._unfinished.discard(index)
             case Failed(error=error):
                 self._failure = error
-        self.ended = self._failure is not None or self._unfinished == 0
+        self.ended = self._failure is not None or not self._unfinished
         self._arrived.set()
+
+    def cancel(self) -> None:
+        """End the outputs that live; what is unread of them stays, and nothing is added to it."""
+        name, reason = self.request.request_id, Finish(FinishReason.CANCELLED)
+        if not self.started:
+            self.put(Started(name))
+        for index in sorted(self._unfinished):
+            self.put(StepOutput(name, index, (), (), reason))
 
     async def get(self) -> RequestEvent | None:
         """The next event; None after the last one. Raises the error that ended the request."""
@@ -69,7 +80,8 @@ class RequestStreams:
 
     def __init__(self) -> None:
         self._mailboxes: dict[str, Mailbox] = {}
-        self._live_ids: set[str] = set()
+        self._keys: dict[str, str] = {}
+        """The key of each id that is in use."""
         self._serial = itertools.count()
 
     @property
@@ -84,20 +96,30 @@ class RequestStreams:
 
     async def run(self, request: Request, send: Callable[[Command], None]) -> AsyncGenerator[RequestEvent, None]:
         """Submit a request and yield its events; leaving early cancels it."""
-        if request.request_id in self._live_ids:
+        if request.request_id in self._keys:
             raise DuplicateRequest(f"request_id {request.request_id!r} is in use by a live request")
         key = f"{request.request_id}#{next(self._serial)}"
         mailbox = self._mailboxes[key] = Mailbox(request)
-        self._live_ids.add(request.request_id)
+        self._keys[request.request_id] = key
         try:
             send(Submit(replace(request, request_id=key)))
             while (event := await mailbox.get()) is not None:
                 yield replace(event, request_id=request.request_id)
         finally:
             del self._mailboxes[key]
-            self._live_ids.discard(request.request_id)
+            del self._keys[request.request_id]
             if not mailbox.ended:
                 send(Cancel(key))
+
+    def cancel(self, request_id: str, send: Callable[[Command], None]) -> bool:
+        """End a request where it stands; its reader gets the ends of its outputs. False where none of that id lives."""
+        key = self._keys.get(request_id)
+        mailbox = self._mailboxes[key] if key else None
+        if key is None or mailbox is None or mailbox.ended:
+            return False
+        mailbox.cancel()
+        send(Cancel(key))
+        return True
 
     def deliver(self, events: Iterable[EngineEvent]) -> None:
         """Put events in their mailboxes; those of cancelled requests have none any more."""

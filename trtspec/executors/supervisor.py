@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 
 from trtspec.config import EngineOptions
@@ -18,10 +19,12 @@ from trtspec.errors import EngineFault, EngineFolderError, EngineLost, TrtspecEr
 from trtspec.executors.child import CLOSE_GRACE_SECONDS, DEATH_GRACE_SECONDS, Child, ChildLost
 from trtspec.executors.condition import Condition
 from trtspec.executors.crashes import CrashHistory
-from trtspec.executors.messages import Command, Open, Ready, Report
+from trtspec.executors.limiting import LimitControl
+from trtspec.executors.messages import Command, Limit, Open, Ready, Report
 from trtspec.executors.stall import StallWatch
 from trtspec.executors.streams import RequestStreams
 from trtspec.ranks import launched
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent
 
 _log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class WorkerExecutor:
         self._info = ready.info
         self._stats = ready.stats
         self._streams = RequestStreams()
+        self._limits = LimitControl(ready.info)
         self._crashes = CrashHistory()
         self._watch = StallWatch(_stall_seconds(ready.info, command.options))
         self._condition = Condition(Health.SERVING)
@@ -85,6 +89,20 @@ class WorkerExecutor:
     async def wait_for_change(self, health: Health) -> Health:
         return await self._condition.wait_for_change(health)
 
+    def cancel(self, request_id: str) -> bool:
+        return self._streams.cancel(request_id, self._send)
+
+    def speculation_limit(self) -> SpeculationLimit:
+        return self._limits.in_force
+
+    async def limit_speculation(self, limit: SpeculationLimit) -> SpeculationLimit:
+        if (health := self._condition.health) is not Health.SERVING:
+            raise EngineLost(f"the engine is {health.value}")
+        return await self._limits.impose(limit, self._send, partial(self._condition.wait_for_change, Health.SERVING))
+
+    async def wait_for_limit(self, limit: SpeculationLimit) -> SpeculationLimit:
+        return await self._limits.wait_for_change(limit)
+
     async def aclose(self) -> None:
         """Raises `TrtspecError` where other ranks would wait for ever: then this process must end with an error."""
         lost, size = self._condition.health is Health.FAILED, launched().size
@@ -127,6 +145,7 @@ class WorkerExecutor:
         while isinstance(report := await self._child.channel.receive(), Report):
             self._watch.sign()
             self._stats = report.stats
+            self._limits.report(report.stats.limit)
             self._streams.deliver(report.events)
 
     async def _recover(self, stalled: bool) -> None:
@@ -168,6 +187,7 @@ class WorkerExecutor:
                 f"{self._info.engine_id[:12]}; restart the server"
             )
         self._stats = ready.stats
+        self._send(Limit(self._limits.kept))  # before any request
         await self._condition.become(Health.SERVING)
 
     async def _give_up(self, reason: str) -> None:

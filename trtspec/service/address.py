@@ -18,9 +18,9 @@ class CannotListen(TrtspecError):
     """The address is taken or not of this machine."""
 
     @classmethod
-    def at(cls, host: str, port: int) -> CannotListen:
+    def at(cls, host: str, port: int, flag: str = "--port") -> CannotListen:
         return cls(
-            f"cannot listen on {shown(host, port)}; is the port in use? Choose another with --port, or 0 for a free one"
+            f"cannot listen on {shown(host, port)}; is the port in use? Choose another with {flag}, or 0 for a free one"
         )
 
 

@@ -115,6 +115,10 @@ class Admission:
         finally:
             self._tokenizing -= 1
 
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
     def drain(self) -> None:
         """Admit nobody from now on."""
         self._draining = True

@@ -15,6 +15,11 @@ _WAY_OUT = (
     "--allow-insecure where the network does their work"
 )
 
+_ADMIN = (
+    "whoever reaches the admin port can stop this server; give --admin-tokens with --tls-certificate and --tls-key, or "
+    "listen on 127.0.0.1, or say --allow-insecure where the network keeps others out"
+)
+
 
 def check_exposure(host: str, protected: bool, security: SecurityOptions, flag: str, way_out: str) -> None:
     """Refuse an address that other machines reach, for a port without protection. Raises `ConfigError`.
@@ -33,6 +38,14 @@ def check_main_port(options: ServeOptions) -> None:
     security = options.security
     open_ = "there is neither TLS nor a token" if security.tokens is None else "tokens would travel in plain text"
     check_exposure(options.host, security.encrypted, security, "--host", f"{open_}; {_WAY_OUT}")
+
+
+def check_admin_port(options: ServeOptions) -> None:
+    """Refuse an admin port that others could use where they reach it. Raises `ConfigError`."""
+    security = options.security
+    if security.admin_port >= 0:
+        protected = security.encrypted and (security.admin_tokens is not None or security.tls_client_ca is not None)
+        check_exposure(security.admin_host, protected, security, "--admin-host", _ADMIN)
 
 
 def warn_of_strangers(options: ServeOptions) -> None:

@@ -66,7 +66,7 @@ async def serve(
             try:
                 model = served_model(executor.info(), directory, options)
                 async with (
-                    oversight.around(operated)(executor, Operation(model, options, signals)) as engine,
+                    oversight.around(operated)(executor, Operation(model, options, signals, protection)) as engine,
                     _running(_announce(fronts, announce, shown(options.host, port), model)),
                 ):
                     hub = Hub(engine)

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from trtspec.errors import QueueTimeout
+from trtspec.executors.around import ExecutorAround
 from trtspec.executors.base import Executor
 from trtspec.service.options import AdmissionOptions
 from trtspec.service.places import Places, QueueLimits
 from trtspec.service.quotas import Client, ClientLimits, Clients
-from trtspec.types import EngineInfo, EngineStats, Health, Request, RequestEvent, StepOutput
+from trtspec.types import Request, RequestEvent, StepOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class GateLimits:
         )
 
 
-class GatedExecutor:
+class GatedExecutor(ExecutorAround):
     """Implements `Executor`."""
 
     def __init__(self, executor: Executor, limits: GateLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._queue_seconds = limits.queue_seconds
         self._places = Places(limits.queue)
         self._clients = Clients(limits.clients)
@@ -65,21 +66,6 @@ class GatedExecutor:
                     yield event
             finally:
                 await events.aclose()
-
-    def info(self) -> EngineInfo:
-        return self._executor.info()
-
-    async def stats(self) -> EngineStats:
-        return await self._executor.stats()
-
-    def health(self) -> Health:
-        return self._executor.health()
-
-    async def wait_for_change(self, health: Health) -> Health:
-        return await self._executor.wait_for_change(health)
-
-    async def aclose(self) -> None:
-        await self._executor.aclose()
 
     async def _first(self, events: AsyncGenerator[RequestEvent, None]) -> RequestEvent | None:
         """The event that ends the wait."""

@@ -48,11 +48,20 @@ def _milliseconds(seconds: float) -> int:
     return min(round(seconds * 1000), _NEVER) or _NEVER
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> str:
-    """Take a port, in plain text without credentials; give the address with the real one. Raises `CannotListen`."""
+def listen(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    credentials: grpc.ServerCredentials | None = None,
+    flag: str = "--port",
+) -> str:
+    """Take a port, in plain text without credentials; give the address with the real one.
+
+    Raises `CannotListen`, which names the flag.
+    """
     try:
         if credentials is None:
             return shown(host, server.add_insecure_port(shown(host, port)))
         return shown(host, server.add_secure_port(shown(host, port), credentials))
     except RuntimeError as error:
-        raise CannotListen.at(host, port) from error
+        raise CannotListen.at(host, port, flag) from error

@@ -11,10 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from trtspec.executors.base import Executor
+from trtspec.service.admin_port import admin_port
 from trtspec.service.gate import GatedExecutor, GateLimits
 from trtspec.service.model import ServedModel
 from trtspec.service.options import ServeOptions
+from trtspec.service.protection import NONE, Protection
 from trtspec.service.signals import StopSignals
+from trtspec.service.watching import WatchedExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Operation:
     model: ServedModel
     options: ServeOptions
     signals: StopSignals
+    protection: Protection = NONE
 
 
 Operate = Callable[[Executor, Operation], AbstractAsyncContextManager[Executor]]
@@ -32,7 +36,15 @@ Operate = Callable[[Executor, Operation], AbstractAsyncContextManager[Executor]]
 @asynccontextmanager
 async def operated(executor: Executor, operation: Operation) -> AsyncIterator[Executor]:
     """The executor as clients get it, with what runs beside it."""
-    yield GatedExecutor(executor, GateLimits.of(operation.options.admission, executor.info().limits.max_batch_size))
+    options = operation.options
+    limits = GateLimits.of(options.admission, executor.info().limits.max_batch_size)
+    if options.security.admin_port < 0:
+        yield GatedExecutor(executor, limits)
+        return
+    watched = WatchedExecutor(executor)
+    protection = operation.protection
+    async with admin_port(watched, operation.model, options, operation.signals, protection):
+        yield GatedExecutor(watched, limits)
 
 
 @asynccontextmanager

@@ -184,6 +184,7 @@ class ServeOptions(_Checked):
     port: int = _setting(50051, "port to listen on; 0 takes a free one", min=0, max=65535)
     frontends: int = _setting(1, "processes that answer clients, on one port and for one engine", min=1, max=64)
     default_speculation: str = _setting("on", "speculation of requests that do not ask", choices=("on", "off"))
+    smg: bool = _setting(False, "answer the SMG gateway, too: its TrtllmService on the same port (needs the extra smg)")
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
     time: TimeOptions = field(default_factory=TimeOptions)
     security: SecurityOptions = field(default_factory=SecurityOptions)

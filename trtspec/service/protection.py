@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
 from trtspec.service.access import access_of
 from trtspec.service.callers import ANYONE, Access
 from trtspec.service.certificates import Certificates, Files
-from trtspec.service.exposure import check_main_port
+from trtspec.service.exposure import check_admin_port, check_main_port
 from trtspec.service.options import ServeOptions
 from trtspec.service.tls import credentials
 from trtspec.service.tokens import TokenFile
@@ -29,6 +30,8 @@ class Protection:
     access: Access = ANYONE
     certificates: Certificates | None = None
     tokens: TokenFile | None = None
+    admin: Access = ANYONE
+    admin_tokens: TokenFile | None = None
 
     def credentials(self) -> grpc.ServerCredentials | None:
         """For one port; None is plain text."""
@@ -52,7 +55,7 @@ class Protection:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for item in (self.certificates, self.tokens):
+            for item in (self.certificates, self.tokens, self.admin_tokens):
                 if item is not None:
                     await asyncio.to_thread(item.look)
 
@@ -63,7 +66,13 @@ NONE = Protection()
 def protect(options: ServeOptions) -> Protection:
     """Read what the options name. Raises `ConfigError` for what is wrong with it, and for a port left open."""
     check_main_port(options)
+    check_admin_port(options)
     security, files = options.security, Files.of(options.security)
-    tokens = None if security.tokens is None else TokenFile(security.tokens, "--tokens")
+    tokens, admin_tokens = _tokens(security.tokens, "--tokens"), _tokens(security.admin_tokens, "--admin-tokens")
     certificates = None if files is None else Certificates(files)
-    return Protection(access_of(tokens, security.tls_client_ca), certificates, tokens)
+    ways = [access_of(item, security.tls_client_ca) for item in (tokens, admin_tokens)]
+    return Protection(ways[0], certificates, tokens, ways[1], admin_tokens)
+
+
+def _tokens(path: Path | None, flag: str) -> TokenFile | None:
+    return None if path is None else TokenFile(path, flag)

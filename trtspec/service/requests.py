@@ -62,6 +62,8 @@ class AppliedSpeculation:
     max_draft_tokens: int
     reason: str = ""
     """Why it differs from what was asked for."""
+    required: bool = False
+    """The request is to be refused rather than served without drafts."""
 
 
 Prompt = str | tuple[int, ...] | ChatPrompt
@@ -198,7 +200,8 @@ def _speculation(asked: spec.SpeculationOptions, model: ServedModel) -> AppliedS
     if mode == spec.SPECULATION_MODE_DEFAULT and not model.default_draft_tokens:
         reason = "speculation is off by default on this server; ask for mode ON"
         return AppliedSpeculation(Method.NONE, 0, reason if depth else "")
-    return AppliedSpeculation(info.method, depth or info.default_draft_tokens or limit)
+    required = mode == spec.SPECULATION_MODE_ON
+    return AppliedSpeculation(info.method, depth or info.default_draft_tokens or limit, required=required)
 
 
 def _min_interval(stream: pb.StreamOptions) -> float:
@@ -233,6 +236,12 @@ def _tenant(request: pb.GenerateRequest, caller: Caller) -> str:
     was proven: nobody else can say it. None of them holds a NUL."""
     tenant = f"{request.tenant}\0{request.cache_salt}" if request.cache_salt else request.tenant
     return f"{tenant}\0\0{caller.name}" if caller.authenticated else tenant
+
+
+def names_in(tenant: str) -> tuple[str, str]:
+    """The tenant and the proven client in the name that the engine has for both; the salt is nobody's business."""
+    asked, _, client = tenant.partition("\0\0")
+    return asked.partition("\0")[0], client
 
 
 def _seconds(duration: Duration) -> float:

@@ -14,7 +14,8 @@ from trtspec.service.model import ServedModel
 from trtspec.service.observing import Clock
 from trtspec.service.requests import AppliedSpeculation, ParsedRequest, StatsLevel
 from trtspec.service.statistics import decode_pass, first_passes, method_name, passes_truncated, speculation_stats
-from trtspec.types import FinishReason, OutputLaw, SamplingParams, TokenLogprob, TokenLogprobs
+from trtspec.speculation_limit import SpeculationLimit
+from trtspec.types import FinishReason, Method, OutputLaw, SamplingParams, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -32,6 +33,8 @@ class Answer:
     """What there is to say of a request at its end."""
 
     request: ParsedRequest
+    method: Method
+    """What drafted."""
     prompt_tokens: int
     cached_tokens: int | None
     """Tokens of the prompt from the prefix cache; None where the engine does not tell."""
@@ -42,7 +45,9 @@ class Answer:
     """Its pass records were worked out from what the engine answered."""
 
 
-def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> pb.GenerateResponse:
+def accepted(
+    request: ParsedRequest, model: ServedModel, prompt_tokens: int, cached_tokens: int | None
+) -> pb.GenerateResponse:
     """The first message."""
     return pb.GenerateResponse(
         accepted=pb.Accepted(
@@ -53,6 +58,7 @@ def accepted(request: ParsedRequest, model: ServedModel, prompt_tokens: int) -> 
             speculation=_applied(request.speculation, unverified_target=model.info.unverified_target),
             output_law=_law(model.info.output_law),
             prompt_token_count=prompt_tokens,
+            cached_prompt_token_count=cached_tokens,
         )
     )
 
@@ -92,7 +98,7 @@ def _totals(answer: Answer, now: float) -> pb.Finished:
     request = answer.request
     told = request.stats_level is not StatsLevel.NONE
     completion_tokens = sum(output.count for output in answer.outputs)
-    stats = speculation_stats(request.speculation.method, answer.outputs, derived=answer.derived)
+    stats = speculation_stats(answer.method, answer.outputs, derived=answer.derived)
     return pb.Finished(
         usage=pb.Usage(
             prompt_token_count=answer.prompt_tokens,
@@ -105,10 +111,12 @@ def _totals(answer: Answer, now: float) -> pb.Finished:
     )
 
 
-def model_info(model: ServedModel, *, queued: int, request_bytes: int, has_chat: bool) -> pb.GetModelInfoResponse:
-    """What is served, with limits, capabilities and defaults."""
+def model_info(
+    model: ServedModel, *, queued: int, request_bytes: int, has_chat: bool, limit: SpeculationLimit
+) -> pb.GetModelInfoResponse:
+    """What is served, with limits, capabilities and defaults as they are at this moment."""
     info, limits = model.info, model.info.limits
-    drafts = model.default_draft_tokens
+    drafts = limit.cap(model.default_draft_tokens)
     return pb.GetModelInfoResponse(
         model=info.model,
         engine_id=info.engine_id,

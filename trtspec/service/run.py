@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor as Pool
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -20,11 +21,12 @@ from trtspec.executors.base import Executor
 from trtspec.service import observing, responses
 from trtspec.service.assemble import OutputAssembler
 from trtspec.service.detokenize import Decode, StopScanner
+from trtspec.service.limits import under_limit
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import Clock, Ending, RequestObserver, Summary
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
 from trtspec.service.waiting import Cue, unless
-from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, StepOutput, TokenLogprobs
+from trtspec.types import Finish, FinishReason, Request, Started, StepOutput, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 
 _MARGIN_SECONDS = 0.25
@@ -88,9 +90,11 @@ class GenerateRun:
         try:
             while self._live and not self._cancelled.done():
                 event = await unless(self._cancelled, anext(events, None))
-                if event is not None:
-                    await self._take(event, write)
-                elif not self._cancelled.done():
+                if isinstance(event, Started):
+                    await self._start(event, executor.speculation_limit().by, write)
+                elif event is not None and event.output_index in self._live:
+                    await self._step(event, write)
+                elif event is None and not self._cancelled.done():
                     raise EngineFault("the engine ended the request without a finish reason")
         finally:
             await events.aclose()
@@ -125,18 +129,23 @@ class GenerateRun:
         return responses.partial(self._answer(), time.monotonic()).SerializeToString()
 
     @property
+    def _drafted(self) -> bool:
+        """Something was: a request that began while speculation was off may draft once it is on again."""
+        return any(output.stats.spec_steps for output in self._outputs)
+
+    @property
     def _live(self) -> list[int]:
         """Outputs that have not ended."""
         return [index for index, output in enumerate(self._outputs) if output.end is None]
 
-    async def _take(self, event: RequestEvent, write: Write) -> None:
-        if isinstance(event, Started):
-            self._clock.started = time.monotonic()
-            self._cached_tokens = event.cached_tokens
-            self._observer.started(observing.Started(self._parsed, len(self._request.prompt), event.cached_tokens))
-            await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
-        elif event.output_index in self._live:
-            await self._step(event, write)
+    async def _start(self, event: Started, limited_by: str, write: Write) -> None:
+        """The request leaves the queue; what it is told of its drafts is what holds from now on."""
+        speculation = under_limit(self._parsed.speculation, event.max_draft_tokens, limited_by)
+        self._parsed = replace(self._parsed, speculation=speculation)
+        self._clock.started = time.monotonic()
+        self._cached_tokens = event.cached_tokens
+        self._observer.started(observing.Started(self._parsed, len(self._request.prompt), event.cached_tokens))
+        await write(responses.accepted(self._parsed, self._model, len(self._request.prompt), event.cached_tokens))
 
     async def _end_early(self, write: Write) -> None:
         """The server ends the request: with its text so far, or as if it had never come where nothing was sent."""
@@ -177,6 +186,7 @@ class GenerateRun:
     def _answer(self) -> responses.Answer:
         return responses.Answer(
             request=self._parsed,
+            method=self._model.info.method if self._drafted else self._parsed.speculation.method,
             prompt_tokens=len(self._request.prompt),
             cached_tokens=self._cached_tokens,
             prompt_logprobs=self._prompt_logprobs,

@@ -77,9 +77,15 @@ class Server:
         self._draining = False
         self._server = new_server(options, message_bytes, protection.access)
         rpc.add_InferenceServicer_to_server(self._servicer, self._server)
+        self._services = [SERVICE]
+        if options.smg:
+            from trtspec.service import smg  # an optional package's messages
+
+            self._services.append(smg.add(self._server, self._servicer, protection.access))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
         if place(options) == "main":
-            reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+            reflection.enable_server_reflection(names, self._server)
 
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
@@ -131,7 +137,7 @@ class Server:
     async def _set_health(self, serving: bool) -> None:
         answer = health_pb2.HealthCheckResponse
         value = answer.SERVING if serving and not self._draining else answer.NOT_SERVING
-        for service in ("", SERVICE):
+        for service in ("", *self._services):
             await self._health.set(service, value)
 
 
@@ -175,7 +181,7 @@ async def serve_until(
             return True
         try:
             model = served_model(executor.info(), directory, options)
-            async with operate(executor, Operation(model, options, signals)) as engine, protection.kept():
+            async with operate(executor, Operation(model, options, signals, protection)) as engine, protection.kept():
                 await server.open(model, engine, tokenizer)
                 announce(address, model)
                 if await unless(signals.stop, server.follow(engine)):

@@ -21,12 +21,13 @@ from trtspec.service.admission import Admission
 from trtspec.service.callers import ANYONE, SECRET_METADATA, Access
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
+from trtspec.service.limits import check_required
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Arrival, Clock, Observer, Summary
 from trtspec.service.options import AdmissionOptions
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
 from trtspec.service.resolve import resolve
-from trtspec.service.run import GenerateRun, deadline
+from trtspec.service.run import GenerateRun, Write, deadline
 from trtspec.service.status import reason, to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.service.waiting import cancelled_from_outside
@@ -62,16 +63,19 @@ class Backend:
     max_message_bytes: int
 
 
+Read = Callable[[Backend], pb.GenerateRequest]
+
+
 class _Call:
     """What is known of a Generate call, to be told at its end."""
 
-    def __init__(self, request: pb.GenerateRequest, context: Context, observer: Observer) -> None:
+    def __init__(self, message_bytes: int, context: Context, observer: Observer) -> None:
         self.clock = Clock(time.monotonic())
         self.parsed: ParsedRequest | None = None
         self.run: GenerateRun | None = None
         given = context.invocation_metadata() or ()
         metadata = tuple((key, value) for key, value in given if key not in SECRET_METADATA)
-        self.message_bytes = request.ByteSize()
+        self.message_bytes = message_bytes
         self.observer = observer.arrived(Arrival(self.clock.arrival, self.message_bytes, context.peer(), metadata))
 
     def end(self, status: grpc.StatusCode, reason: str) -> None:
@@ -103,18 +107,26 @@ class InferenceServicer(rpc.InferenceServicer):
             pool.shutdown(wait=True, cancel_futures=True)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
-        """Stream one request. A message is written, not yielded, so that a cancelled call ends inside this frame."""
-        call = _Call(request, context, self._observer)
+        """Stream one request."""
+        await self.answer(request.ByteSize(), lambda _: request, context, context.write)
+
+    async def answer(self, message_bytes: int, read: Read, context: Context, write: Write) -> None:
+        """Stream one request of any interface: `read` gives it in our terms, and `write` takes our messages.
+
+        A message is written, not yielded, so that a cancelled call ends inside this frame.
+        """
+        call = _Call(message_bytes, context, self._observer)
         try:
-            backend = self._opened()
+            backend = self.opened()
             caller = self._access.caller(context)
-            parsed = call.parsed = parse_request(request, backend.model, caller)
+            parsed = call.parsed = parse_request(read(backend), backend.model, caller)
+            check_required(parsed.speculation, backend.executor.speculation_limit())
             with backend.admission.admit(parsed.request_id, caller.name, call.message_bytes) as place:
                 core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
                 run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, place.cancelled, call.observer)
                 call.run = run
-                with Writer(context.write, backend.options.reader_seconds, place.start) as writer:
+                with Writer(write, backend.options.reader_seconds, place.start) as writer:
                     await run.stream(backend.executor, writer.write)
         except ClientGone:
             call.end(grpc.StatusCode.CANCELLED, "")
@@ -143,7 +155,7 @@ class InferenceServicer(rpc.InferenceServicer):
     ) -> pb.GetModelInfoResponse:
         """Describe the model."""
         try:
-            backend = self._opened()
+            backend = self.opened()
             self._access.caller(context)
             check_model(request.model, backend.model)
             return responses.model_info(
@@ -151,6 +163,7 @@ class InferenceServicer(rpc.InferenceServicer):
                 queued=backend.options.max_queued_requests,
                 request_bytes=backend.max_message_bytes,
                 has_chat=backend.tokenizer.has_chat_template,
+                limit=backend.executor.speculation_limit(),
             )
         except Exception as error:
             failure = error
@@ -161,7 +174,7 @@ class InferenceServicer(rpc.InferenceServicer):
     ) -> pb.TokenizeResponse:
         """Show the ids that Generate would use."""
         try:
-            backend = self._opened()
+            backend = self.opened()
             self._access.caller(context)
             check_model(request.model, backend.model)
             check(request.WhichOneof("prompt") is not None, "prompt", "not set", "one of text and chat")
@@ -172,7 +185,8 @@ class InferenceServicer(rpc.InferenceServicer):
             failure = error
         await _abort(context, to_status(failure))
 
-    def _opened(self) -> Backend:
+    def opened(self) -> Backend:
+        """What answers. Raises `EngineLoading` before it is there."""
         if self._backend is None:
             raise EngineLoading("the engine is still loading; wait until the health service says SERVING")
         return self._backend

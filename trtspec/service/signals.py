@@ -22,6 +22,10 @@ class StopSignals:
         self.stop = new_cue()
         self.hurry = new_cue()
 
+    def ask(self) -> None:
+        """Ask for an orderly end; once more makes it no quicker."""
+        give(self.stop)
+
     def raise_one(self) -> None:
         give(self.hurry if self.stop.done() else self.stop)
 

@@ -19,7 +19,11 @@ def method_name(value: Method) -> str:
 
 def speculation_stats(method: Method, outputs: Sequence[OutputAssembler], *, derived: bool) -> spec.SpeculationStats:
     """Totals over all outputs, without records of passes."""
-    stats = sum((output.stats for output in outputs), SpeculationStats())
+    return stats_message(method, sum((output.stats for output in outputs), SpeculationStats()), derived=derived)
+
+
+def stats_message(method: Method, stats: SpeculationStats, *, derived: bool) -> spec.SpeculationStats:
+    """Totals of any passes."""
     return spec.SpeculationStats(
         method=method_name(method),
         source=spec.STATS_SOURCE_DERIVED if derived else spec.STATS_SOURCE_MEASURED,

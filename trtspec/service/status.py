@@ -28,6 +28,7 @@ CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.InvalidField: grpc.StatusCode.INVALID_ARGUMENT,
     errors.PromptTooLong: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ModelNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.RequestNotFound: grpc.StatusCode.NOT_FOUND,
     errors.DuplicateRequest: grpc.StatusCode.ALREADY_EXISTS,
     errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
     errors.SpeculationRefused: grpc.StatusCode.FAILED_PRECONDITION,

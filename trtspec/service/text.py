@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ class Tokenizer:
             return cls(PreTrainedTokenizerFast.from_pretrained(engine / TOKENIZER, local_files_only=True))
         except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
             raise EngineFolderError(f"{engine / TOKENIZER} cannot be read ({error}); build the engine again") from error
+
+    def files(self) -> Mapping[str, bytes]:
+        """Content of the files that make it, by name, for loaders of other programs."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._tokenizer.save_pretrained(folder)
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
 
     @property
     def has_chat_template(self) -> bool:

@@ -220,7 +220,7 @@ class GenerateRequest(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., stopping: _Optional[_Union[StoppingOptions, _Mapping]] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., guided_decoding: _Optional[_Union[GuidedDecoding, _Mapping]] = ..., speculation: _Optional[_Union[_speculation_pb2.SpeculationOptions, _Mapping]] = ..., stream_options: _Optional[_Union[StreamOptions, _Mapping]] = ..., n: _Optional[int] = ..., model: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ..., session_key: _Optional[str] = ..., cache_salt: _Optional[str] = ..., time_budget: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "seed", "model", "engine_id", "arm", "speculation", "output_law", "prompt_token_count")
+    __slots__ = ("request_id", "seed", "model", "engine_id", "arm", "speculation", "output_law", "prompt_token_count", "cached_prompt_token_count")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,7 @@ class Accepted(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_LAW_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     seed: int
     model: str
@@ -237,7 +238,8 @@ class Accepted(_message.Message):
     speculation: _speculation_pb2.AppliedSpeculation
     output_law: _speculation_pb2.OutputLaw
     prompt_token_count: int
-    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., engine_id: _Optional[str] = ..., arm: _Optional[str] = ..., speculation: _Optional[_Union[_speculation_pb2.AppliedSpeculation, _Mapping]] = ..., output_law: _Optional[_Union[_speculation_pb2.OutputLaw, str]] = ..., prompt_token_count: _Optional[int] = ...) -> None: ...
+    cached_prompt_token_count: int
+    def __init__(self, request_id: _Optional[str] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., engine_id: _Optional[str] = ..., arm: _Optional[str] = ..., speculation: _Optional[_Union[_speculation_pb2.AppliedSpeculation, _Mapping]] = ..., output_law: _Optional[_Union[_speculation_pb2.OutputLaw, str]] = ..., prompt_token_count: _Optional[int] = ..., cached_prompt_token_count: _Optional[int] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token_id", "logprob", "rank")

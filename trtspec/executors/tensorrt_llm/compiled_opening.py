@@ -20,6 +20,7 @@ from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.executor_arguments import executor_arguments
 from trtspec.executors.tensorrt_llm.failures import first_line
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
+from trtspec.executors.tensorrt_llm.limiting import Limiter
 from trtspec.executors.tensorrt_llm.loop import outputs as rounds
 from trtspec.executors.tensorrt_llm.loop.draft_engine import DraftEngine, OpenDraft
 from trtspec.executors.tensorrt_llm.opened_loop import OpenedLoop
@@ -71,12 +72,14 @@ def open_engine(
         max_pass_tokens=target.max_num_tokens,
         pool_tokens=stats.total_blocks * block,
     )
-    make = answers(speculative)
+    make, limiter = answers(speculative), Limiter()
     if rounds.in_rounds(target):
         info = rounds.told(info, folder.max_prompt_tokens)
-        make = rounds.outputs(folder, speculative, info, refuses_full_vocabulary=own.full_vocabulary == "refuse")
+        refuses = own.full_vocabulary == "refuse"
+        make = rounds.outputs(folder, speculative, info, limiter, refuses_full_vocabulary=refuses)
 
     def outputs(request: Request) -> Sequence[Output]:
+        request = limiter.begun(request)
         gate.check(request, info, folder.max_prompt_tokens)
         return make(request)
 
@@ -84,6 +87,7 @@ def open_engine(
         engines,
         outputs,
         stats,
+        limiter,
         tokens_per_block=block,
         stall_seconds=own.stall_seconds,
     )

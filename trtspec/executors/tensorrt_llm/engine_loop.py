@@ -12,15 +12,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from trtspec.errors import DeadlineExceeded, Overloaded, RequestError
-from trtspec.executors.messages import Cancel, Close, Report, Submit
+from trtspec.executors.messages import Cancel, Close, Limit, Report, Submit
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
 from trtspec.executors.tensorrt_llm.engines import Engine
 from trtspec.executors.tensorrt_llm.failures import SHUT_DOWN, EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle, read_stats
+from trtspec.executors.tensorrt_llm.limiting import Limiter
 from trtspec.executors.tensorrt_llm.outputs import Ask, Live, Output
 from trtspec.executors.tensorrt_llm.waiting import Arrived, Broken, wait_for_responses
 from trtspec.types import EngineEvent, EngineStats, Failed, Request, Started, StepOutput
@@ -42,6 +44,7 @@ class EngineLoop:
         engines: Mapping[str, Engine],
         outputs: Callable[[Request], Sequence[Output]],
         stats: EngineStats,
+        limiter: Limiter,
         *,
         tokens_per_block: int,
         stall_seconds: float,
@@ -49,6 +52,7 @@ class EngineLoop:
         self._engines = engines
         self._outputs = outputs
         self._stats = stats
+        self._limiter = limiter
         self._tokens_per_block = tokens_per_block
         self._stall_seconds = stall_seconds
         self._asked: dict[Id, Output] = {}
@@ -103,6 +107,8 @@ class EngineLoop:
                 return self._submit(request)
             case Cancel(request_id):
                 self._cancel(request_id)
+            case Limit(limit):
+                self._limiter.limit = limit
             case Arrived(name, responses):
                 return self._arrived(name, responses)
             case Broken(reason) if SHUT_DOWN not in reason:
@@ -121,7 +127,7 @@ class EngineLoop:
             for output in outputs:
                 output.close()
             return (Failed(request.request_id, error),)
-        self._live[request.request_id] = Live(request, request.n)
+        self._live[request.request_id] = Live(request, request.n, plain=self._limiter.limit.off)
         return ()
 
     def _enqueue(self, asks: Sequence[tuple[Output, Ask]]) -> None:
@@ -211,7 +217,8 @@ class EngineLoop:
     def _told(self, live: Live, step: StepOutput, result: Any | None) -> Iterable[EngineEvent]:
         if not live.started:
             live.started = True
-            yield Started(live.request.request_id, self._cached_tokens(live.request, result))
+            cached = live.cached_tokens(result, self._tokens_per_block)
+            yield Started(live.request.request_id, cached, live.lowered(self._limiter.limit))
         if step.finish is not None:
             live.unfinished -= 1
             if not live.unfinished:
@@ -244,14 +251,6 @@ class EngineLoop:
         self._cancel(output.request.request_id)
         return Failed(output.request.request_id, error)
 
-    def _cached_tokens(self, request: Request, result: Any | None) -> int | None:
-        """In blocks, of which the last one may have been found in part; a prompt's last token never is."""
-        metrics = None if result is None else result.request_perf_metrics
-        if metrics is None:
-            return None
-        found: int = metrics.kv_cache_metrics.num_reused_blocks * self._tokens_per_block
-        return min(found, len(request.prompt) - 1)
-
     def _look_after(self, now: float) -> list[EngineEvent]:
         """End requests that waited past their deadline; the runtime looks at those alone that take part in steps."""
         for name, sign in self._last_signs.items():
@@ -270,7 +269,7 @@ class EngineLoop:
 
     def _report(self, events: Sequence[EngineEvent], publish: Callable[[Report], None]) -> None:
         before, iterations = self._stats, self._engines[TARGET].get_latest_iteration_stats()
-        self._stats = read_stats(iterations, before)
+        self._stats = replace(read_stats(iterations, before), limit=self._limiter.limit)
         if not self._asked:  # no iteration tells that the last one was the last
             self._stats = idle(self._stats)
         if events or self._stats != before:

@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
 from trtspec.errors import DeadlineExceeded, RequestError
-from trtspec.executors.messages import Cancel, Close, Report, Submit
+from trtspec.executors.messages import Cancel, Close, Limit, Report, Submit
 from trtspec.executors.tensorrt_llm.acceptance_watch import AcceptanceWatch
 from trtspec.executors.tensorrt_llm.failures import EngineDied, is_forward_failure, request_error
 from trtspec.executors.tensorrt_llm.iteration_stats import idle
@@ -108,6 +108,9 @@ class LlmLoop:
                     self._submit(request)
                 case Cancel(request_id):
                     self._cancel(request_id)
+                case Limit(limit):  # one that bounds nothing: drafts of this flow are of the LLM
+                    self._stats = replace(self._stats, limit=limit)
+                    self._tell()
                 case Close():
                     return
 
@@ -221,14 +224,7 @@ class LlmLoop:
 
     def _tell(self, *events: EngineEvent) -> None:
         running = sum(live.started for live in self._live.values())
-        stats = EngineStats(
-            self._stats.passes,
-            running,
-            len(self._live) - running,
-            self._stats.free_blocks,
-            self._stats.total_blocks,
-            self._stats.preemptions,
-        )
+        stats = replace(self._stats, running=running, waiting=len(self._live) - running)
         self._publish(Report(events, stats if self._live else idle(stats)))
 
 
@@ -271,4 +267,5 @@ def read_llm_stats(iterations: Sequence[dict[str, Any]], before: EngineStats) ->
         free_blocks=pool.get("freeNumBlocks", before.free_blocks),
         total_blocks=pool.get("maxNumBlocks", before.total_blocks),
         preemptions=before.preemptions + sum(batch.get("numPausedRequests", 0) for batch in batches),
+        limit=before.limit,
     )

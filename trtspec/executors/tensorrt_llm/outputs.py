@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import Request, StepOutput
 
 
@@ -24,7 +25,23 @@ class Live:
 
     request: Request
     unfinished: int
+    plain: bool = False
+    """It began while speculation was off."""
     started: bool = False
+
+    def lowered(self, limit: SpeculationLimit) -> int | None:
+        """How deep its drafts are, where that is less than it asks for."""
+        asked = self.request.max_draft_tokens
+        depth = 0 if self.plain else limit.cap(asked)
+        return depth if depth < asked else None
+
+    def cached_tokens(self, result: Any | None, tokens_per_block: int) -> int | None:
+        """In blocks, of which the last one may have been found in part; a prompt's last token never is."""
+        metrics = None if result is None else result.request_perf_metrics
+        if metrics is None:
+            return None
+        found: int = metrics.kv_cache_metrics.num_reused_blocks * tokens_per_block
+        return min(found, len(self.request.prompt) - 1)
 
 
 class Output(Protocol):

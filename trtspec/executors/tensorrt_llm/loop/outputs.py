@@ -12,6 +12,7 @@ from trtspec.errors import ConfigError, Unsupported
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_spec import EXTERNAL, TARGET, TOP_LOGITS, EngineSpec, FolderSpec
+from trtspec.executors.tensorrt_llm.limiting import Limiter
 from trtspec.executors.tensorrt_llm.loop.by_engine import EngineVerifier
 from trtspec.executors.tensorrt_llm.loop.by_rows import RowsVerifier
 from trtspec.executors.tensorrt_llm.loop.drafts import Drafts, EngineDrafts, NgramDrafts, NoDrafts
@@ -36,11 +37,16 @@ def told(info: EngineInfo, max_prompt_tokens: int) -> EngineInfo:
 
 
 def outputs(
-    folder: FolderSpec, speculative: SpeculativeConfig, info: EngineInfo, *, refuses_full_vocabulary: bool
+    folder: FolderSpec,
+    speculative: SpeculativeConfig,
+    info: EngineInfo,
+    limiter: Limiter,
+    *,
+    refuses_full_vocabulary: bool,
 ) -> Maker:
     """The maker for an engine whose drafts come from outside."""
     vocabulary = info.limits.vocabulary_size
-    shared = Shared(_drafts(speculative), vocabulary, longest=info.limits.max_context_tokens - 1)
+    shared = Shared(_drafts(speculative), vocabulary, info.limits.max_context_tokens - 1, limiter)
     if folder.engines[TARGET].mode == EXTERNAL:
         if refuses_full_vocabulary:
             raise ConfigError(

@@ -11,6 +11,7 @@ from trtspec.decoding.proposer import SequenceView
 from trtspec.decoding.sequence import ending
 from trtspec.errors import RequestError
 from trtspec.executors.tensorrt_llm.engine_spec import TARGET
+from trtspec.executors.tensorrt_llm.limiting import Limiter
 from trtspec.executors.tensorrt_llm.loop.drafts import Depth, Drafts
 from trtspec.executors.tensorrt_llm.loop.verifier import Verdict, Verifier
 from trtspec.executors.tensorrt_llm.outputs import Ask
@@ -27,6 +28,7 @@ class Shared:
     vocabulary: int
     longest: int
     """Most tokens of a round's prompt and draft."""
+    limiter: Limiter = field(default_factory=Limiter)
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class Rounds:
         room = min(self.request.max_tokens - self._generated - 1, self.shared.longest - len(self._tokens))
         if not self._generated:
             return ()
-        depth = min(self._depth.coming(), room)
+        depth = self.shared.limiter.limit.cap(min(self._depth.coming(), room))
         if depth <= 0:
             return ()
         view = SequenceView(self.sequence_id, self._tokens, depth, depth, self.request, self.output_index, ())
