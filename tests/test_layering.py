@@ -16,8 +16,19 @@ GENERATED = "trtspec.v1"
 CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
-        *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
-        *("declared", "settings", "stop_signals", "trailers"),
+        *(
+            "cpu",
+            "draft_limits",
+            "followed",
+            "generation",
+            "manifest",
+            "narrowing",
+            "openmp",
+            "ranks",
+            "sampling_params",
+            "speculative",
+        ),
+        *("declared", "guides", "settings", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""
@@ -37,6 +48,7 @@ MAY_IMPORT = {
 WHERE_ALLOWED = {
     "tensorrt_llm": ("trtspec.executors.tensorrt_llm", "builders"),
     "tensorrt": ("trtspec.executors.tensorrt_llm", "builders", "plugins"),
+    "xgrammar": ("trtspec.executors.guides",),
     "torch": ("trtspec.decoding", "trtspec.executors", "plugins", "builders"),
     "grpc": ("trtspec.service", "trtspec.client", "trtspec.cli"),
 }

@@ -9,9 +9,9 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from trtspec.errors import RequestError
-
-GREEDY_TEMPERATURE = 1e-5
-"""Temperatures up to this are greedy: dividing logits by less overflows float32 long before it matters."""
+from trtspec.guides import Guide
+from trtspec.sampling_params import GREEDY_TEMPERATURE as GREEDY_TEMPERATURE
+from trtspec.sampling_params import SamplingParams as SamplingParams
 
 
 class Method(enum.Enum):
@@ -46,49 +46,6 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the target's token is chosen from its logits."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    """0 keeps all tokens."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    """Divides positive logits, and multiplies negative ones, of tokens in the prompt or the output."""
-    presence_penalty: float = 0.0
-    """Taken once from the logit of a token in the output."""
-    frequency_penalty: float = 0.0
-    """Taken from the logit of a token for each time it is in the output."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token, what is added to its logit), by token."""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that must not be completed in the output; they may begin in the prompt."""
-    min_tokens: int = 0
-    """No end-of-text and no stop id among this many first tokens of the output."""
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature <= GREEDY_TEMPERATURE
-
-    @property
-    def truncates(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
-
-    @property
-    def edits(self) -> bool:
-        """Logits change before the choice, by what was generated or by token."""
-        return self.edits_any_length or self.min_tokens > 0
-
-    @property
-    def edits_any_length(self) -> bool:
-        """They do however long the output is."""
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0) or bool(
-            self.logit_bias or self.bad_words
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """One admitted request, resolved: no default is left open."""
 
@@ -116,11 +73,18 @@ class Request:
     """Log-probabilities of each token of the output: its own and this many best; None for none at all."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
+    guide: Guide | None = None
+    """What every output conforms to."""
 
     @property
     def drafts(self) -> bool:
         """A draft can be of use: it is asked for, and there is more than one token to generate."""
         return self.max_draft_tokens > 0 and self.max_tokens > 1
+
+    @property
+    def edits(self) -> bool:
+        """Logits change before the choice, by what was generated or by token."""
+        return self.sampling.edits or self.guide is not None
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -278,6 +242,8 @@ class EngineInfo:
     """Pass records are worked out from what the engine answers, and not counted where drafts are verified."""
     unverified_target: bool = False
     """A drafter was loaded although nothing shows that it was made for this target."""
+    lacks: tuple[tuple[str, str], ...] = ()
+    """Features that the table of capabilities honours and this engine does not have here, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
