@@ -98,11 +98,12 @@ def config_file(named: Path | None, environment: Mapping[str, str]) -> Path | No
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {file} is no TOML: {error}") from error
+    return content
 
 
 def _from_file(kinds: Mapping[str, type], content: Mapping[str, Any], file: Path | None) -> dict[str, Set]:
