@@ -85,6 +85,7 @@ class GrammarMatcher:
         self._matcher = xgrammar.GrammarMatcher(grammar)
         self.vocabulary: int = tokens.vocab_size
         self.end_ids = frozenset(tokens.stop_token_ids)
+        self._special = frozenset(tokens.special_token_ids)
         self._words = np.zeros((1, -(-self.vocabulary // _WORD_BITS)), np.int32)
         self._masks = 0
         self._spent = 0.0
@@ -94,7 +95,8 @@ class GrammarMatcher:
         return bool(self._matcher.is_completed())
 
     def accept(self, token: int) -> bool:
-        if not 0 <= token < self.vocabulary or self._matcher.is_terminated():
+        # What the library would reject as well, but with a line in the log.
+        if not 0 <= token < self.vocabulary or token in self._special or self._matcher.is_terminated():
             return False
         return bool(self._matcher.accept_token(token))
 
