@@ -60,9 +60,7 @@ async def test_two_guides_and_values_of_no_guide_are_not_sent() -> None:
             assert caught.value.status is grpc.StatusCode.INVALID_ARGUMENT and caught.value.field == field
 
 
-@pytest.mark.parametrize(
-    "options", [["a"], ["yes", "no", "yesterday"], ['q"\\', "a\nb\t", "é😀 x", "]", "a|b", "\x07"]]
-)
+@pytest.mark.parametrize("options", [["a"], ["yes", "no", "yesterday"], ['q"\\', "a\nb\t", "é😀 ]", "a|b", "\x07"]])
 def test_the_grammar_of_a_choice_is_its_options_and_nothing_else(options: list[str]) -> None:
     import xgrammar
 
