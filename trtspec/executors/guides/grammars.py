@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 import xgrammar
 
 from trtspec.decoding.guiding import Bools, Matcher, OpenGuide
@@ -86,7 +87,8 @@ class GrammarMatcher:
         self.vocabulary: int = tokens.vocab_size
         self.end_ids = frozenset(tokens.stop_token_ids)
         self._special = frozenset(tokens.special_token_ids)
-        self._words = np.zeros((1, -(-self.vocabulary // _WORD_BITS)), np.int32)
+        # A tensor, for versions of the library that TensorRT-LLM brings take no array of NumPy.
+        self._words = torch.zeros((1, -(-self.vocabulary // _WORD_BITS)), dtype=torch.int32)
         self._masks = 0
         self._spent = 0.0
 
@@ -112,5 +114,5 @@ class GrammarMatcher:
         begun = time.thread_time()
         self._matcher.fill_next_token_bitmask(self._words)
         self._spent += time.thread_time() - begun
-        bits = np.unpackbits(self._words.view(np.uint8)[0], bitorder="little")
+        bits = np.unpackbits(self._words.numpy().view(np.uint8)[0], bitorder="little")
         return bits[: self.vocabulary].astype(np.bool_)

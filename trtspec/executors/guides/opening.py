@@ -38,7 +38,7 @@ def with_guides(opened: Opened, directory: Path) -> Opened:
     """An engine that takes guides, or one that tells why it lacks them, or the same where it never does."""
     info = opened.info
     table = capabilities(info.method, info.flow, info.acceptance)
-    if table[FEATURE].support is Support.REFUSED:
+    if table[FEATURE].support is Support.REFUSED or FEATURE in dict(info.lacks):
         return opened
     if find_spec("xgrammar") is None:
         return Lacking(opened, FEATURE, MISSING)
