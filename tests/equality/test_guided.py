@@ -23,6 +23,8 @@ from trtspec.executors import open_executor
 from trtspec.guides import Guide, GuideKind
 from trtspec.types import FinishReason, Request, SamplingParams
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -135,7 +137,6 @@ async def test_guided_text_is_the_same_with_and_without_prompt_lookup(tiny: Subj
     assert sum(item.stats.accepted for item in found) > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["draft_model", "medusa", "eagle", "eagle3", "mtp"])
 async def test_guided_text_is_the_same_with_every_drafter(
     method: str, tmp_path_factory: pytest.TempPathFactory

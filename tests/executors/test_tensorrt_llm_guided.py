@@ -20,6 +20,8 @@ from trtspec.executors import open_executor
 from trtspec.guides import Guide, GuideKind
 from trtspec.types import FinishReason, Request, SamplingParams
 
+pytestmark = pytest.mark.slow
+
 CHOICE = Guide(GuideKind.CHOICE, 'root ::= "the in" | "on"')
 PROMPT = (10, 11, 12, 13)
 
@@ -40,9 +42,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("guided") / "model", seed=4, layers=3, max_positions=512)
 
 
-def build(model: Path, backend: str, method: str = "none", *flags: str) -> Path:
+def build(model: Path, backend: str, method: str = "none", dtype: str = "float32", *flags: str) -> Path:
     output = model.parent / f"{backend}-{method}"
-    argv = ["--backend", backend, "--method", method, "--target", str(model), "--dtype", "float32", *flags]
+    argv = ["--backend", backend, "--method", method, "--target", str(model), "--dtype", dtype, *flags]
     assert main([*argv, "--output", str(output)]) == 0
     return output
 
@@ -54,7 +56,7 @@ def compiled(model: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def embedded(model: Path) -> Path:
-    return build(model, "embedded", "none", "--runner", "eager")
+    return build(model, "embedded", "none", "float32", "--runner", "eager")
 
 
 def asked(name: str, guide: Guide | None, **changes: object) -> Request:
@@ -117,10 +119,9 @@ async def test_a_guide_that_makes_no_sense_never_reaches_the_runtime(
         await executor.aclose()
 
 
-@pytest.mark.slow
 async def test_an_engine_for_drafts_refuses_guides_with_and_without_its_method(model: Path) -> None:
     need_plugins()
-    folder = build(model, "tensorrt_llm", "ngram")
+    folder = await asyncio.to_thread(build, model, "tensorrt_llm", "ngram", "bfloat16")
     for speculative in (None, {"method": "none"}):
         executor = await open_executor(folder, EngineOptions(speculative=speculative), in_process=True)
         try:
