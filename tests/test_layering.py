@@ -31,7 +31,7 @@ CORE = frozenset(
             "speculation_limit",
             "speculative",
         ),
-        *("declared", "logs", "settings", "stop_signals", "trailers"),
+        *("declared", "guides", "logs", "settings", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""
@@ -52,6 +52,7 @@ WHERE_ALLOWED = {
     "tensorrt_llm": ("trtspec.executors.tensorrt_llm", "builders"),
     "tensorrt": ("trtspec.executors.tensorrt_llm", "builders", "plugins"),
     "smg_grpc_proto": ("trtspec.service",),  # never beside TensorRT-LLM, which has a copy under the same name
+    "xgrammar": ("trtspec.executors.guides",),
     "torch": ("trtspec.decoding", "trtspec.executors", "plugins", "builders"),
     "grpc": ("trtspec.service", "trtspec.client", "trtspec.cli"),
 }

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from trtspec.errors import RequestError
+from trtspec.guides import Guide
 from trtspec.sampling_params import GREEDY_TEMPERATURE as GREEDY_TEMPERATURE
 from trtspec.sampling_params import SamplingParams as SamplingParams
 from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
@@ -74,11 +75,18 @@ class Request:
     """Log-probabilities of each token of the output: its own and this many best; None for none at all."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
+    guide: Guide | None = None
+    """What every output conforms to."""
 
     @property
     def drafts(self) -> bool:
         """A draft can be of use: it is asked for, and there is more than one token to generate."""
         return self.max_draft_tokens > 0 and self.max_tokens > 1
+
+    @property
+    def edits(self) -> bool:
+        """Logits change before the choice, by what was generated or by token."""
+        return self.sampling.edits or self.guide is not None
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -238,6 +246,8 @@ class EngineInfo:
     """Pass records are worked out from what the engine answers, and not counted where drafts are verified."""
     unverified_target: bool = False
     """A drafter was loaded although nothing shows that it was made for this target."""
+    lacks: tuple[tuple[str, str], ...] = ()
+    """Features that the table of capabilities honours and this engine does not have here, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def settle(scheduler: Scheduler, plan: StepPlan) -> None:
     rows = len(plan.rows)
     ones = torch.ones(rows, 1, dtype=torch.int64)
     outcome = Outcome(torch.full((rows, 0), -1), torch.zeros(rows, dtype=torch.int64), ones, ones.squeeze(1))
-    scheduler.commit(plan, PassResult(Draft.empty(rows), outcome, (None,) * rows, (None,) * rows))
+    scheduler.commit(plan, PassResult(Draft.empty(rows), outcome, *[(None,) * rows] * 3))
 
 
 def lines_of(work: Callable[[], None]) -> int:

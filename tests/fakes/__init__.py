@@ -93,11 +93,14 @@ class FakeExecutor:
         merge: bool = False,
         cached_tokens: int | None = None,
         unverified_target: bool = False,
+        lacks: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.script = tuple(script)
         self.others = others
         self.merge = merge
         self.cached_tokens = cached_tokens
+        self.end = FinishReason.LENGTH
+        """Of outputs whose script ends by itself."""
         self.requests: list[Request] = []
         self.closed: list[str] = []
         self.asked = asyncio.Event()
@@ -123,6 +126,7 @@ class FakeExecutor:
             output_law=OutputLaw.EXACT,
             default_draft_tokens=4 if drafts else 0,
             unverified_target=unverified_target,
+            lacks=lacks,
         )
         self._limits = LimitControl(self._info)
 
@@ -262,7 +266,7 @@ class Events:
                     break
             count += record.emitted
             if not finish and index == len(passes) - 1:
-                finish = Finish(FinishReason.LENGTH)
+                finish = Finish(self._executor.end)
             ids, first = item.ids[: record.emitted], output_index == count - record.emitted == 0
             logprobs = self._logprobs(ids, self._request.logprobs)
             prompt = self._prompt_logprobs() if first else ()

@@ -19,6 +19,7 @@ from trtspec.decoding.edits import Editor
 from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.sampling import ChoiceRows
 from trtspec.decoding.verify import Outcome
+from trtspec.guides import Guide
 from trtspec.types import Request
 
 PROMPT = (0,) * PROMPT_LENGTH
@@ -40,10 +41,12 @@ class Generated(NamedTuple):
         return np.bincount(cells.numpy(), minlength=VOCABULARY ** self.tokens.shape[1])
 
 
-def generate(place: World, rule: Acceptance, drafter: PassDrafter, *, draws: int, length: int) -> Generated:
+def generate(
+    place: World, rule: Acceptance, drafter: PassDrafter, *, draws: int, length: int, guide: Guide | None = None
+) -> Generated:
     """The first `length` tokens of an output each of so many seeds, in as many passes as the drafts' fates ask for."""
     outputs: list[list[int]] = [[] for _ in range(draws)]
-    requests = [Request(str(i), PROMPT, 99, place.sampling, seed=5_000 + i) for i in range(draws)]
+    requests = [Request(str(i), PROMPT, 99, place.sampling, seed=5_000 + i, guide=guide) for i in range(draws)]
     live, first = list(range(draws)), None
     while live:
         rows = [decode_row(requests[i], outputs[i], sequence_id=i) for i in live]

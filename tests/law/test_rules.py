@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import xgrammar
 from numpy.typing import NDArray
 
 from tests.law import test_penalties as penalties
@@ -25,6 +26,8 @@ from trtspec.decoding.candidates import candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.sampling import NO_TOKEN, NOTHING_ALLOWED, ChoiceRows, choose
+from trtspec.executors.guides.grammars import Grammars
+from trtspec.guides import Guide, GuideKind
 from trtspec.speculative import REJECTION, TYPICAL, SpeculativeConfig
 from trtspec.types import Method, OutputLaw, Request, SamplingParams
 
@@ -68,6 +71,36 @@ def test_rejection_keeps_the_law_with_penalties_on_both_sides(draws: int) -> Non
     pairs = firsts[:, np.newaxis] * np.stack([penalised_law(place, (token,)) for token in range(world.VOCABULARY)])
     result = fit(generated.counts(), pairs.ravel())
     assert result.good, result
+
+
+@SLOW
+@pytest.mark.parametrize("accepting", [exact, rejection], ids=["exact", "rejection"])
+def test_the_law_under_a_guide_is_the_targets_among_what_may_follow(accepting: Acceptance) -> None:
+    """What may come second depends on the first; the drafter draws under the same guide."""
+    place, draws = world.make_world(WARM), 8_000
+    generated = generate(place, accepting, drawn_chain(2), draws=draws, length=2, guide=GUIDE)
+    assert set(generated.first.accepted.tolist()) == {0, 1, 2}, "some fate of a draft is not tested"
+    pairs = np.zeros((world.VOCABULARY, world.VOCABULARY))
+    firsts = among(place.p[0, 0].numpy(), list(AFTER))
+    for first, seconds in AFTER.items():
+        pairs[first] = firsts[first] * among(place.p[0, first].numpy(), seconds)
+    result = fit(generated.counts(), pairs.ravel())
+    assert result.good, result
+    free = generate(place, accepting, drawn_chain(2), draws=draws, length=2)
+    assert not fit(free.counts(), pairs.ravel()).good
+
+
+AFTER = {0: [1, 2], 1: [0, 3, 4, 5], 4: [6], 5: [0, 1, 2, 3, 4, 5, 6]}
+GUIDE = Grammars(
+    xgrammar.TokenizerInfo([b"0", b"1", b"2", b"3", b"4", b"5", b"6", b""], vocab_size=8, stop_token_ids=[7])
+).compile(Guide(GuideKind.REGEX, "(0[12]|1[0345]|46|5[0-6]).*"))
+
+
+def among(law: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+    """A law with nothing but some tokens."""
+    kept = np.zeros_like(law)
+    kept[tokens] = law[tokens]
+    return np.asarray(kept / kept.sum())
 
 
 def penalised_law(place: world.World, output: Sequence[int]) -> NDArray[np.float64]:

@@ -97,21 +97,21 @@ async def test_an_unknown_model_is_not_found_and_the_served_one_is(client: Clien
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        pytest.param({"guided_decoding": {"regex": "a+"}}, "guided_decoding", id="expression"),
-        pytest.param({"guided_decoding": {"choice": {"options": ["a", "b"]}}}, "guided_decoding", id="choice"),
+        pytest.param({"guided_decoding": {"regex": "(["}}, "guided_decoding.regex", id="expression"),
+        pytest.param({"guided_decoding": {"json_schema": "{"}}, "guided_decoding.json_schema", id="schema"),
+        pytest.param({"guided_decoding": {"grammar": "root ::= root"}}, "guided_decoding.grammar", id="no text"),
     ],
 )
-async def test_a_feature_that_is_not_there_is_unimplemented_with_its_reason(
+async def test_a_guide_that_makes_no_sense_is_refused_before_it_is_accepted(
     client: Client, channel: grpc.aio.Channel, fields: dict[str, Any], field: str
 ) -> None:
+    """The engine's side finds it out; the service knows no grammars."""
     before = await good(client)
     error = await refusal(channel, fields)
     info, violations = details(error)
-    assert error.code() is Code.UNIMPLEMENTED and info.reason == "UNSUPPORTED_FEATURE" and violations == [field]
-    [reason] = [
-        item.reason for item in (await client.model_info()).capabilities if item.feature == info.metadata["feature"]
-    ]
-    assert reason and reason in error.details()
+    assert error.code() is Code.INVALID_ARGUMENT and info.reason == "INVALID_FIELD" and violations == [field]
+    answer = await client.complete("the answer", max_tokens=20, choice=["yes", "no"])
+    assert answer.text in ("yes", "no") and answer.finished.reason is FinishReason.EOS
     assert await good(client) == before
 
 

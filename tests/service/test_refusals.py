@@ -94,6 +94,20 @@ def details(error: grpc.aio.AioRpcError) -> dict[str, object]:
         ({"stopping": {"min_tokens": 4, "max_tokens": 3}}, "stopping.min_tokens", "0 to 3, which is max_tokens"),
         ({"logprobs": {"logprobs": 21}}, "logprobs.logprobs", "0 to 20"),
         ({"logprobs": {"prompt_logprobs": -1}}, "logprobs.prompt_logprobs", "0 to 20"),
+        ({"guided_decoding": {}}, "guided_decoding", "one of json_schema, json_object, regex, grammar"),
+        ({"guided_decoding": {"json_object": False}}, "guided_decoding.json_object", "true, or no guided_decoding"),
+        ({"guided_decoding": {"regex": ""}}, "guided_decoding.regex", "a text of at least one character"),
+        ({"guided_decoding": {"json_schema": ""}}, "guided_decoding.json_schema", "a text of at least one character"),
+        ({"guided_decoding": {"grammar": "é" * 32769}}, "guided_decoding.grammar", "at most 65536 bytes"),
+        ({"guided_decoding": {"structural_tag": "x" * 65537}}, "guided_decoding.structural_tag", "at most 65536"),
+        ({"guided_decoding": {"choice": {}}}, "guided_decoding.choice.options", "1 to 256"),
+        ({"guided_decoding": {"choice": {"options": ["a"] * 257}}}, "guided_decoding.choice.options", "1 to 256"),
+        (
+            {"guided_decoding": {"choice": {"options": ["a", ""]}}},
+            "guided_decoding.choice.options[1]",
+            "a text of at least one character",
+        ),
+        ({"guided_decoding": {"choice": {"options": ["a" * 70000]}}}, "guided_decoding.choice", "at most 65536 bytes"),
         ({"priority": 101}, "priority", "-100 to 100"),
         ({"request_id": "x" * 129}, "request_id", "at most 128 printable characters"),
         ({"request_id": "a\nb"}, "request_id", "at most 128 printable characters"),
@@ -141,21 +155,18 @@ async def test_a_request_without_prompt_is_invalid() -> None:
     assert caught.value.code() is Code.INVALID_ARGUMENT and "prompt" in caught.value.details()
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"guided_decoding": {"regex": "a+"}}, "guided_decoding"),
-        ({"guided_decoding": {"json_object": False}}, "guided_decoding"),
-    ],
-)
-async def test_a_feature_that_is_not_there_is_unimplemented_and_never_ignored(
-    fields: dict[str, object], field: str
-) -> None:
-    async with serving(FakeExecutor(script_of("ab", 1))) as server:
-        error = await refusal(server, **fields)
-    assert error.code() is Code.UNIMPLEMENTED
-    assert error.details().startswith(f"{field} is not supported by method ngram on the embedded backend: ")
-    assert details(error)["ErrorInfo"].metadata["field"] == field
+@pytest.mark.parametrize("fields", [{"regex": "a+"}, {"json_object": False}, {"choice": {"options": ["a"]}}, {}])
+async def test_a_feature_that_the_engine_lacks_is_unimplemented_and_never_ignored(fields: dict[str, object]) -> None:
+    executor = FakeExecutor(script_of("ab", 1), lacks=(("guided_decoding", "a package is missing"),))
+    async with serving(executor) as server:
+        error = await refusal(server, guided_decoding=fields)
+        info = await rpc.InferenceStub(server.channel).GetModelInfo(pb.GetModelInfoRequest())
+    assert error.code() is Code.UNIMPLEMENTED and not executor.requests
+    engine = "method ngram on the embedded backend"
+    assert error.details() == f"guided_decoding is not supported by {engine}: a package is missing"
+    assert details(error)["ErrorInfo"].metadata["field"] == "guided_decoding"
+    (told,) = (item for item in info.capabilities if item.feature == "guided_decoding")
+    assert (told.support, told.reason) == (pb.SUPPORT_REFUSED, "a package is missing")
 
 
 async def test_neutral_values_ask_for_nothing() -> None:

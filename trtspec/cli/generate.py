@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from rich.console import Console
 
-from trtspec.cli import compare, logprobs
+from trtspec.cli import compare, guides, logprobs
 from trtspec.cli.arguments import bias, int32, uint64, utf8
 from trtspec.cli.connection import add_connection, way_in
 from trtspec.cli.connection import client as connect
@@ -28,6 +28,8 @@ examples:
   trtspec generate --raw "Once upon a time" --max-tokens 64 --temperature 0.8 --seed 7
   trtspec generate --n 3 --temperature 1 --bad-word river "Describe the water."
   trtspec generate --logprobs 2 --max-tokens 8 "Two and two is"
+  trtspec generate --choice yes --choice no "Is water wet?"
+  trtspec generate --json-schema person.json "Describe Ada Lovelace."
   trtspec generate --compare --repeat 5 "Repeat this list: red, green, blue, red, green, blue"
   TRTSPEC_TOKEN=... trtspec generate --server models.example:50051 --tls "Hello"
   cat letter.txt | trtspec generate --system "Rewrite in plain words." - --json
@@ -72,6 +74,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser.add_argument(flag, type=kind, metavar=metavar, help=text)
     for flag, name, parse, metavar, text in _REPEATABLE:
         parser.add_argument(flag, dest=name, type=parse, action="append", default=[], metavar=metavar, help=text)
+    guides.add_options(parser)
     parser.add_argument("--ignore-eos", action="store_true", help="generate past the model's end-of-text tokens")
     parser.add_argument("--speculation", choices=("default", "on", "off"), help="whether to draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, the last one a summary")
@@ -166,7 +169,7 @@ def _prompt(options: argparse.Namespace, text: str, *, has_template: bool) -> Pr
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:
     names = [flag.removeprefix("--").replace("-", "_") for flag, *_ in _OPTIONS]
     names += [name for _, name, *_ in _REPEATABLE] + ["ignore_eos"]
-    arguments = {name: getattr(options, name) for name in names}
+    arguments = {name: getattr(options, name) for name in names} | guides.arguments(options)
     return arguments | {"speculation": options.speculation or "default", "logit_bias": dict(options.logit_bias)}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 from google.protobuf.message import Message
 
 from trtspec.client.fields import Prompt, duration, message, prompt_fields
+from trtspec.client.guides import choices, guide_text, one_guide
 from trtspec.v1 import inference_pb2 as pb
 from trtspec.v1 import speculation_pb2 as spec
 
@@ -17,7 +18,8 @@ class Options(TypedDict, total=False):
     """What `generate` and `complete` take beside the prompt. Unset or None is what the server does by default.
 
     The protos say what each means, under the same names but for `stop` (`stop_strings`), `speculation`
-    (`speculation.mode`) and `full_output` (`include_full_output`). Enums are words, durations are seconds.
+    (`speculation.mode`) and `full_output` (`include_full_output`). Enums are words, durations are seconds. Schemas and
+    tags may be mappings; of the last six at most one is set, and a choice is a list of texts.
     """
 
     temperature: float | None
@@ -51,6 +53,12 @@ class Options(TypedDict, total=False):
     tags: Mapping[str, str] | None
     session_key: str
     cache_salt: str
+    json_schema: str | Mapping[str, Any] | None
+    json_object: bool | None
+    regex: str | None
+    grammar: str | None
+    structural_tag: str | Mapping[str, Any] | None
+    choice: Sequence[str] | None
     request_id: str
     model: str
 
@@ -63,7 +71,15 @@ _GROUPS: Mapping[str, type[Message]] = {
     "logprobs": pb.LogprobOptions,
     "speculation": spec.SpeculationOptions,
     "stream_options": pb.StreamOptions,
+    "guided_decoding": pb.GuidedDecoding,
 }
+_CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "json_schema": guide_text,
+    "structural_tag": guide_text,
+    "json_object": lambda asked: asked or None,
+    "choice": choices,
+}
+"""Values that their field takes in another form."""
 _PATHS = {field: f"{group}.{field}" for group, kind in _GROUPS.items() for field in kind.DESCRIPTOR.fields_by_name}
 """Where a field stands in the request, if not at its top."""
 
@@ -76,7 +92,11 @@ def generate_request(prompt: Prompt, options: Options) -> pb.GenerateRequest:
     for name, value in cast("Mapping[str, Any]", options).items():
         field = _RENAMED.get(name, name)
         path = _PATHS.get(field, field)
+        if value is not None and field in _CONVERTED:
+            value = _CONVERTED[field](value)
         groups[path.rpartition(".")[0]][field] = duration(path, value) if field in _DURATIONS else value
+    if guide := groups.pop("guided_decoding", None):
+        groups |= one_guide(guide)
     top = groups.pop("", {})
     inner = {group: message(_GROUPS[group], f"{group}.", **fields) for group, fields in groups.items()}
     return message(pb.GenerateRequest, **prompt_fields(prompt), **inner, **top)

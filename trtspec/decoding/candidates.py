@@ -49,11 +49,12 @@ def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count
     """The best `count` tokens of each place, from [S, D] logits of a drafter whose ids `token_ids` translates.
 
     Places whose logits are not numbers have no guess. Of the rows' settings those count that cut tokens off or make
-    them equal: temperature, top-k, top-p, min-p; penalties and biases do not.
+    them equal: temperature, top-k, top-p, min-p, and guides; penalties and biases do not.
     """
+    logits = _guided(logits.float(), rows, token_ids)
     sampled = [row for row, params in enumerate(rows.sampling) if not params.greedy]
     width = min(max(count, _NEAR if sampled else 0), logits.shape[1])
-    values, places = logits.float().log_softmax(dim=1).topk(width)
+    values, places = logits.log_softmax(dim=1).topk(width)
     tokens, logprobs = (places if token_ids is None else token_ids[places]).cpu(), values.cpu()
     if sampled:
         noisy = _noisy(logprobs[sampled], tokens[sampled], rows, sampled).log_softmax(dim=1)
@@ -64,6 +65,20 @@ def candidates(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None, count
     if missing > 0:
         return Candidates(pad(tokens, (0, missing)), pad(logprobs, (0, missing), value=-math.inf))
     return Candidates(tokens[:, :count], logprobs[:, :count])
+
+
+def _guided(logits: Tensor, rows: ChoiceRows, token_ids: Tensor | None) -> Tensor:
+    """Logits with those at -inf that a place's guide does not allow; a copy where any place has one."""
+    if not any(rows.edits):
+        return logits
+    logits = logits.clone()
+    for scores, edits in zip(logits, rows.edits, strict=True):
+        if edits is not None and edits.allowed is not None:
+            width = min(len(scores), len(edits.allowed))
+            allowed = edits.allowed[:width] if token_ids is None else edits.allowed[token_ids]
+            scores[: len(allowed)].masked_fill_(~allowed, -math.inf)
+            scores[len(allowed) :] = -math.inf
+    return logits
 
 
 def _noisy(values: Tensor, tokens: Tensor, rows: ChoiceRows, sampled: Sequence[int]) -> Tensor:

@@ -112,4 +112,6 @@ def choice_rows(places: Sequence[Place], editor: Editor, logits: Tensor) -> Choi
 def is_edited(row: PlanRow) -> bool:
     """Somewhere in the row, logits change by token or by history before anything is chosen."""
     sampling = row.request.sampling
+    if row.request.guide is not None:
+        return True
     return sampling.edits_any_length or row.next_position < len(row.request.prompt) + sampling.min_tokens

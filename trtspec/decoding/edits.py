@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trtspec.decoding.guiding import Bools, GuidedText
 from trtspec.decoding.plan import PlanRow
 from trtspec.decoding.processors import PlaceEdits, Values
 from trtspec.decoding.sending import send, sent
@@ -102,18 +103,30 @@ class Editor:
 
     def __init__(self) -> None:
         self._tracked: dict[int, _Tracked] = {}
+        self._guided: dict[int, GuidedText] = {}
 
     def release(self, sequence_ids: Iterable[int]) -> None:
         """Forget sequences that ended."""
         for sequence_id in sequence_ids:
             self._tracked.pop(sequence_id, None)
+            self._guided.pop(sequence_id, None)
+
+    def guided(self, row: PlanRow) -> GuidedText | None:
+        """The output of a row so far under its guide; None where it has none, or nothing is chosen after it."""
+        if row.request.guide is None or not row.samples:
+            return None
+        text = self._guided.get(row.sequence_id)
+        if text is None:
+            text = self._guided[row.sequence_id] = GuidedText(row.request)
+        text.follow(row.history)
+        return text
 
     def edits(self, row: PlanRow, path: Sequence[int], logits: Tensor) -> PlaceEdits | None:
         """The edits after a row's last token and the tokens of a path; None where its request asks for none.
 
         Of the pass's logits only width and device matter.
         """
-        if not row.request.sampling.edits:
+        if not row.request.edits:
             return None
         if row.sequence_id not in self._tracked:
             self._tracked[row.sequence_id] = _Tracked.of(row.request, logits)
@@ -123,14 +136,25 @@ class Editor:
             tracked.counts.extend(row.history, len(row.request.prompt))
             seen, counts = tracked.counts.after(path)
         forbidden = tracked.words.forbidden(row.history, path)
-        if row.next_position + len(path) < len(row.request.prompt) + row.request.sampling.min_tokens:
+        text = self.guided(row)
+        allowed = None if text is None else text.allowed(path)
+        short = row.next_position + len(path) < len(row.request.prompt) + row.request.sampling.min_tokens
+        if short and (allowed is None or _leaves_others(allowed, tracked.end_ids)):
             forbidden = np.concatenate([forbidden, tracked.end_ids])
         return PlaceEdits(
             sampling=row.request.sampling,
             bias=tracked.bias,
             seen=Values(_tensor(seen, logits.device), _tensor(counts, logits.device).float()),
             forbidden=_tensor(forbidden, logits.device),
+            allowed=None if allowed is None else send(torch.from_numpy(allowed), logits.device),
         )
+
+
+def _leaves_others(allowed: Bools, end_ids: Ints) -> bool:
+    """A guide that lets the text do nothing but end goes before a least length."""
+    others = allowed.copy()
+    others[end_ids] = False
+    return bool(others.any())
 
 
 def _penalises(sampling: SamplingParams) -> bool:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trtspec.decoding.acceptance import Acceptance, exact
 from trtspec.decoding.checks import check_request
 from trtspec.decoding.edits import Editor
+from trtspec.decoding.guiding import check_open
 from trtspec.decoding.kv_cache import KVCache
 from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
@@ -54,6 +55,7 @@ class Engine:
     def submit(self, request: Request) -> None:
         """Queue a request. Raises a `RequestError` for one that could never run."""
         check_request(request, self._limits)
+        check_open(request.guide)
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> tuple[EngineEvent, ...]:

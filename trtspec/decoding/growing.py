@@ -17,6 +17,7 @@ from trtspec.decoding.candidates import Candidates
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import DraftNetwork, DraftOutput, DraftPlan, DraftRow
 from trtspec.decoding.growth import Growth
+from trtspec.decoding.processors import PlaceEdits
 from trtspec.decoding.proposer import SequenceView
 from trtspec.decoding.sampling import ChoiceRows
 from trtspec.decoding.sending import send
@@ -52,26 +53,43 @@ def grow(
     rows = [root.row for root in modules[0].roots]
     growth = Growth(shape, rows, min_confidence)
     asking = (_Chain if shape.expands_chain and len(modules) == 1 else _Tree)(growth, first.states)
-    found = guess(first.logits, coming_choices(rows, range(len(rows)), 1, 1))
+    found = guess(first.logits, coming_choices(rows, range(len(rows)), growth, first.logits.device))
     depth = 1
     while places := growth.add(found):
         live = growth.going.nonzero()[0]
         logits = asking.ask(modules[min(depth, len(modules) - 1)], live, fresh=depth < len(modules))
         depth += 1
-        guessed = guess(logits, coming_choices(rows, live.tolist(), depth, places))
+        guessed = guess(logits, coming_choices(rows, live.tolist(), growth, logits.device))
         found = _spread(guessed, live, len(rows), places)
     return growth.draft()
 
 
-def coming_choices(rows: Sequence[SequenceView], live: Sequence[int], depth: int, places: int) -> ChoiceRows:
-    """How the target will choose the tokens of a depth, at so many places of each live row."""
+def coming_choices(
+    rows: Sequence[SequenceView], live: Sequence[int], growth: Growth, device: torch.device
+) -> ChoiceRows:
+    """How the target will choose after the places of each live row that are expanded next."""
+    places = growth.places
     chosen = [rows[index] for index in live for _ in range(places)]
+    edits: Sequence[PlaceEdits | None] = ()
+    if any(row.guided for row in chosen):
+        edits = [_guided(rows[index], path, device) for index in live for path in growth.paths(index)]
     return ChoiceRows(
         [row.request.sampling for row in chosen],
         [row.request.seed for row in chosen],
-        [len(row.tokens) - 1 + depth for row in chosen],
+        [len(row.tokens) + growth.depth for row in chosen],
         [row.choice for row in chosen],
+        edits,
     )
+
+
+def _guided(row: SequenceView, path: Sequence[int], device: torch.device) -> PlaceEdits | None:
+    """What the row's guide allows after a path, if it has one; nothing follows a path that it does not allow."""
+    if row.guided is None:
+        return None
+    allowed = row.guided.allowed(path)
+    if allowed is None:
+        allowed = np.zeros(row.guided.vocabulary, np.bool_)
+    return PlaceEdits.of_guide(send(torch.from_numpy(allowed), device))
 
 
 class _Chain:

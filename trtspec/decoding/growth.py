@@ -34,7 +34,8 @@ class Growth:
         self._greedy = [row.request.sampling.greedy for row in views]
         self._laws: list[Tensor] = []  # by depth, [B, V] each: what a chain's tokens were drawn from
         self._every = np.arange(rows)[:, np.newaxis]
-        self._depth = 0
+        self.depth = 0
+        """Of the deepest nodes."""
         self._places = np.full((rows, 1), ROOT)
         self._reached = np.zeros((rows, 1), np.float32)  # [B, E]: path log-probabilities of the places
         self.tokens = np.zeros((rows, 0), np.int64)  # [B, n]
@@ -46,22 +47,36 @@ class Growth:
         self.going = np.ones(rows, np.bool_)
         """[B]: rows where deeper nodes are still wanted."""
 
+    @property
+    def places(self) -> int:
+        """How many places of each row are expanded next."""
+        return self._places.shape[1]
+
+    def paths(self, row: int) -> list[tuple[int, ...]]:
+        """Of these places the tokens from the root to each."""
+        return [self._path(row, int(node)) for node in self._places[row]]
+
+    def _path(self, row: int, node: int) -> tuple[int, ...]:
+        if node == ROOT:
+            return ()
+        return (*self._path(row, int(self.parents[row, node])), int(self.tokens[row, node]))
+
     def add(self, found: Candidates) -> int:
         """Take the guesses after the places expanded last, [B * E, K] row by row, the root's at first.
 
         Returns how many nodes a row are to be expanded next; they end `expanded`. 0 ends the growth.
         """
-        self._depth += 1
+        self.depth += 1
         rows, places = self._places.shape
         children = found.tokens.shape[1]
         guessed = found.logprobs.numpy().reshape(rows, places, children)
         logprobs = (guessed + self._reached[:, :, np.newaxis]).reshape(rows, -1)
-        level = self._shape.level(self._depth, logprobs)
+        level = self._shape.level(self.depth, logprobs)
         if level is None:
             return 0
         if found.probs is not None:
             self._laws.append(found.probs)
-        wanted = (self._depth <= self._max_depth) & self.going
+        wanted = (self.depth <= self._max_depth) & self.going
         first = self.tokens.shape[1]
         tokens = found.tokens.numpy().reshape(rows, -1)[self._every, level.guesses]
         self.tokens = np.concatenate([self.tokens, tokens], 1)
@@ -106,7 +121,7 @@ class Growth:
         self.expanded = np.concatenate([self.expanded, nodes], 1)
         if not nodes.shape[1]:
             return 0
-        fits = (self._depth < self._max_depth) & (self.expanded.shape[1] <= self._max_nodes)
+        fits = (self.depth < self._max_depth) & (self.expanded.shape[1] <= self._max_nodes)
         # What is below a node comes after it. So it needs one place more than the node among the best known now.
         self.going = self.going & fits & self._kept(others=1)[self._every, nodes].any(axis=1)
         return nodes.shape[1] if self.going.any() else 0

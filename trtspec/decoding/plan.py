@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trtspec.decoding.draft import Draft
+from trtspec.decoding.guiding import GuidedText
 from trtspec.decoding.kv_cache import SlotCopy
 from trtspec.decoding.proposer import Advance, BatchView, SequenceView
 from trtspec.types import Request
@@ -101,8 +102,8 @@ class StepPlan:
     released: tuple[int, ...] = ()
     advances: tuple[Advance, ...] = ()
 
-    def view(self) -> BatchView:
-        """What the proposer sees."""
+    def view(self, guided: Sequence[GuidedText | None] = ()) -> BatchView:
+        """What the proposer sees; `guided` is one for each row, or nothing at all."""
         rows = tuple(
             SequenceView(
                 sequence_id=row.sequence_id,
@@ -112,8 +113,9 @@ class StepPlan:
                 request=row.request,
                 choice=row.choice,
                 blocks=row.blocks,
+                guided=text,
             )
-            for row in self.rows
+            for row, text in zip(self.rows, guided or [None] * len(self.rows), strict=True)
         )
         return BatchView(rows, self.released, self.advances)
 

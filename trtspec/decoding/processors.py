@@ -35,6 +35,14 @@ class PlaceEdits:
     seen: Values
     """Tokens of prompt and output, and how often each is in the output; empty without penalties."""
     forbidden: Tensor  # [E] int64: what must not follow at this place
+    allowed: Tensor | None = None  # [V] bool: what alone may follow, under a guide
+
+    @classmethod
+    def of_guide(cls, allowed: Tensor) -> PlaceEdits:
+        """Nothing but what a guide allows."""
+        nothing = allowed.new_empty(0, dtype=torch.int64)
+        none = Values(nothing, nothing.float())
+        return cls(SamplingParams(), bias=none, seen=none, forbidden=nothing, allowed=allowed)
 
 
 def apply(logits: Tensor, edits: PlaceEdits) -> None:
@@ -45,6 +53,8 @@ def apply(logits: Tensor, edits: PlaceEdits) -> None:
         tokens, counts = edits.seen
         logits[tokens] = _penalise(logits[tokens], counts, edits.sampling)
     logits[edits.forbidden] = -math.inf
+    if edits.allowed is not None:
+        logits.masked_fill_(~edits.allowed, -math.inf)
 
 
 def _penalise(logits: Tensor, counts: Tensor, sampling: SamplingParams) -> Tensor:

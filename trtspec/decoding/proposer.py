@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.drafting import Drafter
+from trtspec.decoding.guiding import GuidedText
 from trtspec.speculative import SpeculativeConfig
 from trtspec.types import Method, Request
 
@@ -53,6 +54,8 @@ class SequenceView:
     blocks: Sequence[int]
     """Block table over all tokens and `max_nodes` more. Belongs to the cache: read only, and only during the call. The
     object stays the same while the sequence is not computed again."""
+    guided: GuidedText | None = None
+    """What its guide allows; None without one. Other tokens are not submitted, whoever drafts them."""
 
 
 @dataclass(frozen=True, slots=True)

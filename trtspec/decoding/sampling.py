@@ -19,6 +19,7 @@ from trtspec.decoding.processors import PlaceEdits, apply
 from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, Lane, gumbel, seed_words
 from trtspec.decoding.sending import send, sent
 from trtspec.errors import EngineFault, InvalidField, RequestError
+from trtspec.guides import Guide
 from trtspec.types import SamplingParams
 
 NO_TOKEN = -1
@@ -33,8 +34,14 @@ _MANY = 1024
 """Candidates a row from which on it pays to rule some out first."""
 
 
-def fault(token: int) -> RequestError:
+def fault(token: int, guide: Guide | None = None) -> RequestError:
     """Why a row has no token: what ends its request."""
+    if token == NOTHING_ALLOWED and guide is not None:
+        return InvalidField(
+            guide.field,
+            "leaving no token that could follow",
+            "a guide that texts of this model can follow in reasonable time, beside logit_bias and bad_words",
+        )
     if token == NOTHING_ALLOWED:
         return InvalidField("sampling", "forbidding every token", "logit_bias and bad_words that leave one")
     return EngineFault("the model's logits are not finite; this request cannot go on")
@@ -65,7 +72,9 @@ def choose(logits: Tensor, rows: ChoiceRows) -> Tensor:
     """
     logits = logits.float()
     ids = best_tokens(logits)
-    processed = [row for row, params in enumerate(rows.sampling) if params.edits or not params.greedy]
+    edits = rows.edits or [None] * len(rows.sampling)
+    columns = enumerate(zip(rows.sampling, edits, strict=True))
+    processed = [row for row, (params, edit) in columns if edit or not params.greedy]
     if processed:
         chosen = _choose_processed(logits, processed, rows)
         ids = _put(ids, processed, torch.where(_pick(ids, processed) == NO_TOKEN, NO_TOKEN, chosen))

@@ -102,10 +102,11 @@ class Scheduler:
             result.outcome.emitted.tolist(),
             result.logprobs,
             result.features,
+            result.completed,
             strict=True,
         )
         events: list[EngineEvent] = []
-        for row, parents, count, path, accepted, emitted, logprobs, features in columns:
+        for row, parents, count, path, accepted, emitted, logprobs, features, completed in columns:
             sequence = self._roster.running.get(row.sequence_id)
             if sequence is None:
                 continue
@@ -117,7 +118,7 @@ class Scheduler:
                 self.kv_cache.trim(row.sequence_id)
                 nodes = nodes_by_depth(parents[:count])
                 record = PassRecord(plan.pass_index, nodes, accepted, accepted + 1, prefill=row.prefill)
-                events += self._advance(sequence, emitted[: accepted + 1], record, logprobs)
+                events += self._advance(sequence, emitted[: accepted + 1], record, logprobs, completed)
             else:
                 self.kv_cache.publish(row.sequence_id, sequence.tokens, sequence.names)
         return tuple(events)
@@ -189,12 +190,17 @@ class Scheduler:
         return self._needs.max_nodes if self._needs.tree and depth else min(depth, self._needs.max_nodes)
 
     def _advance(
-        self, sequence: Sequence, emitted: list[int], record: PassRecord, logprobs: RowLogprobs | None
+        self,
+        sequence: Sequence,
+        emitted: list[int],
+        record: PassRecord,
+        logprobs: RowLogprobs | None,
+        completed: int | None,
     ) -> tuple[EngineEvent, ...]:
         """Append what the pass emitted, up to the output's end. Without a bonus the request fails after the rest."""
         request_id = sequence.request.request_id
         good = emitted[:-1] if emitted[-1] in FAULTS else emitted
-        kept, finish = sequence.ending(good) or (len(good), None)
+        kept, finish = sequence.ending(good, completed) or (len(good), None)
         failed = finish is None and len(good) < len(emitted)
         output = StepOutput(
             request_id,
@@ -210,7 +216,7 @@ class Scheduler:
         if failed:
             if emitted[-1] == NO_TOKEN:
                 self.kv_cache.withdraw(sequence.sequence_id)  # what led to such logits must not reach another request
-            error = self._fail(sequence.request, fault(emitted[-1]))
+            error = self._fail(sequence.request, fault(emitted[-1], sequence.request.guide))
             return (output, error) if kept else (error,)
         self.kv_cache.publish(sequence.sequence_id, sequence.tokens, sequence.names)
         if record.prefill:

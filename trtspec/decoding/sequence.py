@@ -51,9 +51,14 @@ class Sequence:
         del self.prompt_logprobs[start + 1 if start else 0 :]
         self.prompt_logprobs += scored
 
-    def ending(self, emitted: list[int]) -> tuple[int, Finish] | None:
-        """Where a run of new tokens ends the output."""
-        return ending(self.request, self.remaining, emitted)
+    def ending(self, emitted: list[int], completed: int | None = None) -> tuple[int, Finish] | None:
+        """Where a run of new tokens ends the output. After `completed` of them its guide does at the latest."""
+        found = ending(self.request, self.remaining, emitted)
+        if completed is None or completed > self.remaining:
+            return found
+        if found is None or found[0] > completed or found[1].reason is FinishReason.LENGTH:
+            return completed, Finish(FinishReason.STOP)
+        return found
 
 
 def ending(request: Request, remaining: int, emitted: Tokens[int]) -> tuple[int, Finish] | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from trtspec.decoding.acceptance import Acceptance, exact
 from trtspec.decoding.draft import Draft
 from trtspec.decoding.edits import Editor
+from trtspec.decoding.guiding import GuidedText, prune
 from trtspec.decoding.logprobs import RowLogprobs, pass_logprobs
 from trtspec.decoding.plan import Runner, StepPlan
 from trtspec.decoding.proposer import Proposer
@@ -27,20 +28,30 @@ class PassResult:
     """None where a row's request asks for none."""
     features: tuple[Tensor | None, ...]
     """[fed + accepted, F] each, in the order of the text; None where the proposer needs none."""
+    completed: tuple[int | None, ...]
+    """How many of the emitted tokens complete a text that no token can end; None elsewhere."""
 
 
 def run_pass(
     plan: StepPlan, proposer: Proposer, runner: Runner, editor: Editor, acceptance: Acceptance = exact
 ) -> PassResult:
     """Propose, forward, choose, verify. Proposer, runner and editor touch only what they own."""
-    draft = proposer.propose(plan.view())
+    editor.release(plan.released)
+    guided = [editor.guided(row) for row in plan.rows]
+    draft = prune(proposer.propose(plan.view(guided)), guided)
     if any(count > row.max_nodes for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)):
         raise ValueError(f"the proposer drafted {draft.counts.tolist()} nodes, more than its rows have room for")
     target = runner.forward(plan, draft)
-    editor.release(plan.released)
     outcome = acceptance(plan, draft, target.logits, editor)
     kept = _features(plan, draft, outcome, target.features)
-    return PassResult(draft, outcome, pass_logprobs(plan, draft, outcome, target), kept)
+    return PassResult(draft, outcome, pass_logprobs(plan, draft, outcome, target), kept, _completed(guided, outcome))
+
+
+def _completed(guided: Sequence[GuidedText | None], outcome: Outcome) -> tuple[int | None, ...]:
+    if not any(guided):
+        return (None,) * len(guided)
+    emitted = [row[: count + 1] for row, count in zip(outcome.emitted.tolist(), outcome.accepted.tolist(), strict=True)]
+    return tuple(text.completed(row) if text else None for text, row in zip(guided, emitted, strict=True))
 
 
 def _features(plan: StepPlan, draft: Draft, outcome: Outcome, features: Tensor | None) -> tuple[Tensor | None, ...]:

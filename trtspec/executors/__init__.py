@@ -31,10 +31,10 @@ async def open_executor(directory: Path, options: EngineOptions, *, in_process: 
     manifest = manifests.read(directory)  # a plain mistake is told before a process is started
     _require_packages(manifest)
     if in_process:
+        from trtspec.executors.guides.opening import open_guided
         from trtspec.executors.in_process import InProcessExecutor
-        from trtspec.executors.opened import open_engine
 
-        return InProcessExecutor(await asyncio.to_thread(open_engine, directory, options))
+        return InProcessExecutor(await asyncio.to_thread(open_guided, directory, options))
     from trtspec.executors.supervisor import WorkerExecutor
 
     return await WorkerExecutor.start(directory, options)

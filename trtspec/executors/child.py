@@ -44,11 +44,11 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
-            environment = _environment()
+            variables = environment()
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module, str(theirs.fileno())),
-                pass_fds=[theirs.fileno(), *launcher_files(environment)],
-                env=environment,
+                pass_fds=[theirs.fileno(), *launcher_files(variables)],
+                env=variables,
             )
             undo.callback(_kill, process)
             channel = await Channel.over(ours)
@@ -91,7 +91,7 @@ def _kill(process: Process) -> None:
         process.kill()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The child imports the same trtspec as its parent and, from Python 3.11 on, nothing from the current folder."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     # An empty entry would mean the current folder.

@@ -26,7 +26,7 @@ def main(channel: socket.socket) -> int:
     """Serve the parent on the other end until it closes."""
     leave_to_others()
     # Only now, because loading torch takes seconds, in which a Ctrl-C must not hit this process.
-    from trtspec.executors.opened import open_engine
+    from trtspec.executors.guides.opening import open_guided
 
     command = receive(channel)
     if not isinstance(command, Open):
@@ -34,14 +34,17 @@ def main(channel: socket.socket) -> int:
     inbox: SimpleQueue[Command] = SimpleQueue()
     threading.Thread(target=_read, args=(channel, inbox), name="trtspec-inbox", daemon=True).start()
 
+    publishing = threading.Lock()  # what is wrong with a guide may be told from another thread than the engine's
+
     def publish(message: Ready | OpenFailed | Report) -> None:
         try:
-            channel.sendall(pack(message))
+            with publishing:
+                channel.sendall(pack(message))
         except OSError:  # the parent is gone; so is everyone who would read this
             inbox.put(Close())
 
     try:
-        opened = open_engine(command.directory, command.options)
+        opened = open_guided(command.directory, command.options)
     except TrtspecError as error:
         publish(OpenFailed(error))
         return _end_at_once()

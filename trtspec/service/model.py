@@ -25,7 +25,9 @@ class ServedModel:
 
     @cached_property
     def capabilities(self) -> Mapping[str, Capability]:
-        return capabilities(self.info.method, self.info.flow, self.info.acceptance)
+        table = capabilities(self.info.method, self.info.flow, self.info.acceptance)
+        lacking = {name: Capability(name, Support.REFUSED, reason) for name, reason in self.info.lacks}
+        return {**table, **lacking}
 
     @property
     def default_draft_tokens(self) -> int:

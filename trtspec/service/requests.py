@@ -17,9 +17,11 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from trtspec.errors import InvalidField
+from trtspec.guides import Guide
 from trtspec.service.callers import NAMELESS, Caller
 from trtspec.service.checks import check, check_label, check_number, check_room, shown
 from trtspec.service.features import check_features, check_model
+from trtspec.service.guides import guide_of
 from trtspec.service.model import ServedModel
 from trtspec.service.sampling import bad_words, sampling_params, top_logprobs
 from trtspec.service.text import ChatPrompt
@@ -82,6 +84,7 @@ class ParsedRequest:
     n: int
     logprobs: int | None
     prompt_logprobs: int | None
+    guide: Guide | None
     max_tokens: int | None
     stop_strings: tuple[str, ...]
     stop_ids: frozenset[int]
@@ -136,6 +139,7 @@ def parse_request(request: pb.GenerateRequest, model: ServedModel, caller: Calle
         n=n,
         logprobs=top_logprobs(request.logprobs, "logprobs"),
         prompt_logprobs=top_logprobs(request.logprobs, "prompt_logprobs"),
+        guide=guide_of(request),
         max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
         stop_strings=tuple(dict.fromkeys(stopping.stop_strings)),
         stop_ids=frozenset(stopping.stop_token_ids),

@@ -40,6 +40,7 @@ def resolve(parsed: ParsedRequest, tokenizer: Tokenizer, model: ServedModel, dea
         n=parsed.n,
         logprobs=parsed.logprobs,
         prompt_logprobs=parsed.prompt_logprobs,
+        guide=parsed.guide,
     )
 
 

@@ -9,7 +9,8 @@ shows.
 
 What runs underneath where upstream has what we have not: lookahead is prompt lookup; EAGLE with typical acceptance is
 sampled exactly, as a threshold of 0 would have it; weights are never quantized; GLM-4.5 is a Qwen3, its layers dense
-and the experts of its modules without effect. The double knows no beams, logits, guided decoding and adapters.
+and the experts of its modules without effect. The double knows no beams, logits and adapters, and guided
+decoding in plain engines alone.
 
 Faults are planted by environment variables, read when an executor, an LLM or an engine is made:
 

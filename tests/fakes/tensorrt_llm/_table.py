@@ -173,6 +173,10 @@ def _class(symbol: str, body: type | None, module: str) -> type:
         made._rows = rows
         made._access = base._access | {item["name"]: item for item in rows[0]["attributes"]}
         for member in [each for each in table() if each.rpartition(".")[0] == symbol]:
+            if table()[member][0]["kind"] == "enum":
+                CLASSES[member] = _enumeration(table()[member][0], module)
+                setattr(made, member.rpartition(".")[2], CLASSES[member])
+                continue
             _bind_member(made, table()[member], member.rpartition(".")[2])
         inherited = {member.rpartition(".")[2] for member in table() if lookup_owner(member, made)}
         if extra := [key for key in vars(made) if not key.startswith("_") and key not in inherited | set(made._access)]:

@@ -16,6 +16,7 @@ from trtspec.decoding.drafting import Drafter
 from trtspec.decoding.growing import coming_choices
 from trtspec.decoding.growth import Growth
 from trtspec.decoding.proposer import BatchView, Needs, SequenceView, among
+from trtspec.decoding.sampling import take
 from trtspec.decoding.trees import shape_of
 from trtspec.speculative import SpeculativeConfig
 
@@ -29,6 +30,7 @@ class MedusaProposer:
         self._heads = drafter.heads
         self._shape = shape_of(config)
         self._min_confidence = config.min_confidence
+        self._wanted = (self._heads.token_ids, self._shape.children)
         self.needs = Needs(config.draft_nodes, tree=not self._shape.is_chain, features=drafter.features)
         self._last: dict[int, Tensor] = {}
         """By sequence: the features of the last position that the target computed."""
@@ -48,12 +50,19 @@ class MedusaProposer:
     def _grow(self, rows: Sequence[SequenceView]) -> Draft:
         growth = Growth(self._shape, rows, self._min_confidence)
         logits = self._heads.forward(torch.stack([self._last[row.sequence_id] for row in rows]))
-        places = 1
-        for depth, head in enumerate(logits.unbind(1), 1):
-            coming = coming_choices(rows, range(len(rows)), depth, 1)
-            found = candidates(head, coming, self._heads.token_ids, self._shape.children)
-            tokens, logprobs = (part.repeat_interleave(places, 0) for part in (found.tokens, found.logprobs))
-            places = growth.add(Candidates(tokens, logprobs))
-            if not places:
+        ask = self._at_each_place if any(row.guided for row in rows) else self._at_one_place
+        for head in logits.unbind(1):
+            if not growth.add(ask(head, rows, growth)):
                 break
         return growth.draft()
+
+    def _at_one_place(self, head: Tensor, rows: Sequence[SequenceView], growth: Growth) -> Candidates:
+        """A head guesses the same wherever it guesses."""
+        coming = coming_choices(rows, range(len(rows)), growth, head.device)
+        found = candidates(head, take(coming, range(0, len(rows) * growth.places, growth.places)), *self._wanted)
+        return Candidates(*(part.repeat_interleave(growth.places, 0) for part in (found.tokens, found.logprobs)))
+
+    def _at_each_place(self, head: Tensor, rows: Sequence[SequenceView], growth: Growth) -> Candidates:
+        """What may follow is another thing at each place."""
+        coming = coming_choices(rows, range(len(rows)), growth, head.device)
+        return candidates(head.repeat_interleave(growth.places, 0), coming, *self._wanted)

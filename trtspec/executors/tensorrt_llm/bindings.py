@@ -37,6 +37,7 @@ def executor_config(arguments: Mapping[str, Any]) -> trtllm.ExecutorConfig:
         ),
         additional_model_outputs=outputs or None,
         parallel_config=None if arguments["parallel_config"] is None else parallel_config(arguments["parallel_config"]),
+        guided_decoding_config=guided_decoding_config(arguments.get("guided_decoding_config")),
         max_queue_size=arguments["max_queue_size"],
         iter_stats_max_iterations=arguments["iter_stats_max_iterations"],
     )
@@ -62,6 +63,14 @@ def decoding_config(arguments: Mapping[str, Any]) -> trtllm.DecodingConfig:
     return trtllm.DecodingConfig(decoding_mode=mode, lookahead_decoding_config=sizes)
 
 
+def guided_decoding_config(arguments: Mapping[str, Any] | None) -> trtllm.GuidedDecodingConfig | None:
+    """What compiles guides, for engines that follow them."""
+    if arguments is None:
+        return None
+    backend = getattr(trtllm.GuidedDecodingConfig.GuidedDecodingBackend, arguments["backend"])
+    return trtllm.GuidedDecodingConfig(**{**arguments, "backend": backend})
+
+
 def make_request(arguments: Mapping[str, Any], logits_size: int) -> trtllm.Request:
     """Of the arguments that `request_arguments` made."""
     made = dict(arguments)
@@ -74,6 +83,9 @@ def make_request(arguments: Mapping[str, Any], logits_size: int) -> trtllm.Reque
     if draft := made.pop("external_draft_tokens_config", None):
         logits = _certain(draft["tokens"], draft["certain"]) if draft["certain"] else None
         made["external_draft_tokens_config"] = trtllm.ExternalDraftTokensConfig(draft["tokens"], logits)
+    if guide := made.pop("guided_decoding_params", None):
+        kind = getattr(trtllm.GuidedDecodingParams.GuideType, guide["guide_type"])
+        made["guided_decoding_params"] = trtllm.GuidedDecodingParams(kind, guide["guide"])
     if biases := made.get("embedding_bias"):
         made["embedding_bias"] = _bias(biases, logits_size)
     return trtllm.Request(ids, most, **made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from trtspec.capabilities import ENGINE
 from trtspec.config import EngineOptions
 from trtspec.errors import ConfigError, EngineFolderError
-from trtspec.executors.tensorrt_llm import bindings, gate
+from trtspec.executors.tensorrt_llm import bindings, gate, guided
 from trtspec.executors.tensorrt_llm.answers import Answer
 from trtspec.executors.tensorrt_llm.derived import Derived
 from trtspec.executors.tensorrt_llm.engine_loop import EngineLoop
@@ -52,6 +53,9 @@ def open_engine(
     _check_shape(target, manifest.speculative, speculative)
     names = [DRAFT, TARGET] if speculative.method is Method.DRAFT_MODEL else [TARGET]  # as their pools are planned
     arguments = {name: run_time_arguments(name, folder, speculative, options) for name in names}
+    no_guides = guided.lacking(folder, speculative)
+    if speculative.method is Method.NONE and no_guides is None:
+        arguments[TARGET]["guided_decoding_config"] = guided.config_arguments(directory)
     check_pool(directory, folder, names, options, launched())
     engines: dict[str, Engine] = {}
     if DRAFT in names:
@@ -72,6 +76,8 @@ def open_engine(
         max_pass_tokens=target.max_num_tokens,
         pool_tokens=stats.total_blocks * block,
     )
+    if no_guides is not None:
+        info = replace(info, lacks=((guided.FEATURE, no_guides),))
     make, limiter = answers(speculative), Limiter()
     if rounds.in_rounds(target):
         info = rounds.told(info, folder.max_prompt_tokens)

@@ -21,8 +21,10 @@ def check(request: Request, info: EngineInfo, max_prompt_tokens: int) -> None:
         raise PromptTooLong(f"{len(request.prompt)} prompt tokens exceed the {max_prompt_tokens} of this engine")
     if request.sampling.top_k > MOST_TOP_K:
         raise InvalidField("sampling.top_k", request.sampling.top_k, f"0 to {MOST_TOP_K}")
-    table = capabilities(info.method, info.flow, info.acceptance)
+    table, lacks = capabilities(info.method, info.flow, info.acceptance), dict(info.lacks)
     for feature in used_features(request, info):
+        if feature in lacks:
+            raise Unsupported(f"{feature}: {lacks[feature]}", feature=feature)
         if (found := table[feature]).support is Support.REFUSED:
             kind = SpeculationRefused if feature in _SPECULATION else Unsupported
             raise kind(f"{feature}: {found.reason}", feature=feature)
@@ -41,6 +43,8 @@ def used_features(request: Request, info: EngineInfo) -> Iterator[str]:
         if getattr(sampling, name):
             yield name
     yield from (name for name in ("logprobs", "prompt_logprobs") if getattr(request, name) is not None)
+    if request.guide is not None:
+        yield "guided_decoding"
     if request.priority:
         yield "priority"
     most = info.limits.max_draft_tokens

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from trtspec.errors import Unsupported
+from trtspec.executors.tensorrt_llm.guided import guide_arguments
 from trtspec.types import Request, SamplingParams
 
 SEEDS = 1 << 64
@@ -39,6 +40,8 @@ def request_arguments(request: Request, output_index: int, now: float) -> dict[s
     }
     if request.sampling.logit_bias:
         arguments["embedding_bias"] = dict(request.sampling.logit_bias)
+    if request.guide is not None:
+        arguments["guided_decoding_params"] = guide_arguments(request)
     if request.deadline is not None:
         arguments["allotted_time_ms"] = timedelta(seconds=max(request.deadline - now, 0.001))
     if request.tenant:

@@ -211,7 +211,7 @@ class Request:
     cross_attention_mask: torch.Tensor | None
     eagle_config: EagleConfig | None
     skip_cross_attn_blocks: torch.Tensor | None
-    guided_decoding_params: None
+    guided_decoding_params: GuidedDecodingParams | None
     allotted_time_ms: datetime.timedelta | None
     cache_salt_id: int | None
     context_phase_params: None
@@ -255,7 +255,7 @@ class Request:
         num_return_sequences: int = ...,
         eagle_config: EagleConfig | None = ...,
         skip_cross_attn_blocks: torch.Tensor | None = ...,
-        guided_decoding_params: None = ...,
+        guided_decoding_params: GuidedDecodingParams | None = ...,
         language_adapter_uid: int | None = ...,
         allotted_time_ms: datetime.timedelta | None = ...,
         cache_salt_id: int | None = ...,
@@ -344,6 +344,35 @@ class SchedulerConfig:
         context_chunking_policy: ContextChunkingPolicy | None = ...,
         dynamic_batch_config: None = ...,
     ) -> None: ...
+
+class GuidedDecodingParams:
+    @property
+    def guide_type(self) -> GuidedDecodingParams.GuideType: ...
+    @property
+    def guide(self) -> str | None: ...
+    def __init__(self, guide_type: GuidedDecodingParams.GuideType, guide: str | None = ...) -> None: ...
+    class GuideType(enum.Enum):
+        JSON = 0
+        JSON_SCHEMA = 1
+        REGEX = 2
+        EBNF_GRAMMAR = 3
+        STRUCTURAL_TAG = 4
+
+class GuidedDecodingConfig:
+    backend: GuidedDecodingConfig.GuidedDecodingBackend
+    encoded_vocab: list[str] | None
+    tokenizer_str: str | None
+    stop_token_ids: list[int] | None
+    def __init__(
+        self,
+        backend: GuidedDecodingConfig.GuidedDecodingBackend,
+        encoded_vocab: list[str] | None = ...,
+        tokenizer_str: str | None = ...,
+        stop_token_ids: list[int] | None = ...,
+    ) -> None: ...
+    class GuidedDecodingBackend(enum.Enum):
+        XGRAMMAR = 0
+        LLGUIDANCE = 1
 
 class KvCacheConfig:
     enable_block_reuse: bool
@@ -480,7 +509,7 @@ class ExecutorConfig:
     recv_poll_period_ms: int
     max_seq_idle_microseconds: int
     spec_dec_config: SpeculativeDecodingConfig | None
-    guided_decoding_config: None
+    guided_decoding_config: GuidedDecodingConfig | None
     additional_model_outputs: list[AdditionalModelOutput] | None
     cache_transceiver_config: None
     gather_generation_logits: bool
@@ -511,7 +540,7 @@ class ExecutorConfig:
         recv_poll_period_ms: int = ...,
         max_seq_idle_microseconds: int = ...,
         spec_dec_config: SpeculativeDecodingConfig | None = ...,
-        guided_decoding_config: None = ...,
+        guided_decoding_config: GuidedDecodingConfig | None = ...,
         additional_model_outputs: list[AdditionalModelOutput] | None = ...,
         cache_transceiver_config: None = ...,
         gather_generation_logits: bool = ...,

@@ -12,6 +12,7 @@ from typing import Any
 from tensorrt_llm._double.additional import logits_after
 from tensorrt_llm._double.errors import assertion, thrown
 from tensorrt_llm._double.faults import Faults
+from tensorrt_llm._double.guided import guide_of
 from tensorrt_llm._double.opening import Opened
 from tensorrt_llm._double.reuse import Reuse
 from tensorrt_llm._double.sampling import Asked, Fatal, Refused, sampling_of
@@ -38,6 +39,7 @@ class Admission:
         self._opened, self._faults, self._reuse = opened, faults, reuse
         self._seen = 0
         self._held = False
+        self._guide: Any = None
 
     def admit(self, group: Group) -> list[Sequence]:
         self._seen += 1
@@ -53,6 +55,7 @@ class Admission:
         logits = partial(logits_after, folder.hugging_face, request.input_token_ids)
         self._held = self._held or bool(request.sampling_config.min_tokens)
         sampling = sampling_of(folder.mode, Asked(request, max_tokens, vocabulary, logits, typical, self._held))
+        self._guide = guide_of(request, self._opened.config.guided_decoding_config, self._opened.vocabulary)
         self._count_reuse(group)
         return [self._sequence(group, index, max_tokens, sampling) for index in range(group.count)]
 
@@ -108,6 +111,8 @@ class Admission:
         opened, output = self._opened, request.output_config
         if not opened.folder.speculative:
             return
+        if request.guided_decoding_params is not None:
+            raise Fatal(assertion("the runtime would mask the first place of a draft alone"))
         if request.sampling_config.beam_width > 1:
             raise Fatal(assertion("Can't use speculative decoding with beam search."))
         if output.return_generation_logits:
@@ -155,6 +160,7 @@ class Admission:
             seed=((request.sampling_config.seed or 0) + index) % 2**64,
             eos_ids=frozenset() if end is None else frozenset({end}),
             max_draft_tokens=limits.max_draft_tokens,
+            guide=self._guide,
             logprobs=0 if request.output_config.return_log_probs and not speculative else None,
         )
         words = tuple(tuple(word) for word in request.stop_words or ())

@@ -42,6 +42,11 @@ class Opened:
     """What the first step with any request fails with."""
 
     @property
+    def vocabulary(self) -> int:
+        """Ids that the machine's engine emits."""
+        return self.machine.limits.vocabulary_size
+
+    @property
     def max_input_len(self) -> int:
         """Longest prompt: see what limits it."""
         build, longest = self.folder.build, self.folder.build["max_seq_len"] - 1
