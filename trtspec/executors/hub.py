@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager
-from dataclasses import replace
 
 from trtspec.errors import EngineFault, Overloaded, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
 from trtspec.executors.hub_messages import Answering, AskStats, Events, Reading, Run, Turned, Welcome
 from trtspec.executors.messages import Cancel
+from trtspec.executors.streams import named
 from trtspec.types import EngineEvent, Failed, Health, Request
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Link:
             with self._place():
                 async with aclosing(self._executor.generate(request)) as events:
                     async for event in events:
-                        await self._put(replace(event, request_id=key))
+                        await self._put(named(event, key))
         except RequestError as error:
             await self._put(Failed(key, error))
         except Exception as error:  # whatever it is, the front-end must not wait for ever

@@ -31,6 +31,8 @@ class StopScanner:
 
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
         self._stops = tuple(stops)
+        self.characters = sum(map(len, self._stops))
+        """Of all stop strings together: each may be compared for each token."""
         self._include = include
         self._held = ""
 
@@ -39,6 +41,8 @@ class StopScanner:
 
         A stop string that completes while the output may not end is passed over.
         """
+        if not self._stops:
+            return Text(text)
         known = len(self._held)
         self._held += text
         if may_end and (matches := self._matches(known)):
@@ -94,18 +98,14 @@ class Detokenizer:
         """Take the next id."""
         self._window.append(token_id)
         self._pushed += 1
-        return self._scanner.push(self._advance(), may_end=self._may_end)
+        return self._scanner.push(self._advance(), may_end=self._pushed > self._min_tokens)
 
     def flush(self) -> Text:
         """The rest of the text, an incomplete character included, when no id follows. It may complete a stop string."""
         rest = self._decode(self._window)[len(self._known) :]
         self._known += rest
-        found = self._scanner.push(rest, may_end=self._may_end)
+        found = self._scanner.push(rest, may_end=self._pushed > self._min_tokens)
         return found if found.stop is not None else Text(found.text + self._scanner.rest())
-
-    @property
-    def _may_end(self) -> bool:
-        return self._pushed > self._min_tokens
 
     def _advance(self) -> str:
         text = self._decode(self._window)

@@ -1,55 +1,60 @@
-"""A scripted engine whose passes take no time: the next one begins when every live request has taken its event.
-
-So whoever reads it is the limit, and nothing is merged on the way. It knows neither servers nor their types.
-"""
+"""What the scripted engine gives to every request. It knows no server, and runs in the environment of any of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-E = TypeVar("E")
-Put = Callable[[int], None]
-"""Leaves the event of a pass, by its number, for the reader of a request."""
+from trtspec.types import Finish, FinishReason, PassRecord
+
+FIRST_ID = 300
+"""Ids from here on are pieces of words in any tokenizer of a language model."""
+PROMPT_IDS = tuple(range(FIRST_ID, FIRST_ID + 16))
+DRAFT_TOKENS = 4
 
 
-class Passes:
-    """Gives each live request its next event, all of them in one turn of the event loop, as an engine's report does."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a pass gives to a request."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[Put, int] = {}
-        self._waiting: set[Put] = set()
+    token_ids: tuple[int, ...]
+    passes: tuple[PassRecord, ...]
+    finish: Finish | None
 
-    async def read(self, put: Put, events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
-        """Pass on the events of a request, which is live until this is closed."""
-        self._numbers[put] = 0
+
+def steps_of(accepted: int, tokens: int) -> list[Step]:
+    """A first token, then `accepted` drafted ones and a bonus in each pass, and `tokens` in all."""
+    starts = [0, *range(1, tokens, 1 + accepted), tokens]
+    steps = []
+    for number, (start, end) in enumerate(itertools.pairwise(starts)):
+        drafted = DRAFT_TOKENS if accepted and number else 0
+        record = PassRecord(number, (1,) * drafted, end - start - 1, end - start, prefill=number == 0)
+        finish = Finish(FinishReason.LENGTH) if end == tokens else None
+        steps.append(Step(tuple(range(FIRST_ID + start, FIRST_ID + end)), (record,), finish))
+    return steps
+
+
+class Gate:
+    """Lets requests go on when so many are there, so that all of them are live at once."""
+
+    def __init__(self, requests: int) -> None:
+        self._requests = requests
+        self._live = 0
+        self._full = asyncio.Event()
+
+    @asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        """What a request does behind the gate, which closes when the last one is done."""
+        self._live += 1
+        if self._live == self._requests:
+            self._full.set()
         try:
-            self._wait(put)
-            async for event in events:
-                yield event
-                self._wait(put)
+            await self._full.wait()
+            yield
         finally:
-            del self._numbers[put]
-            self._waiting.discard(put)
-            self._begin()
-            await events.aclose()
-
-    def _wait(self, put: Put) -> None:
-        self._waiting.add(put)
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._ready:
-            asyncio.get_running_loop().call_soon(self._pass)
-
-    @property
-    def _ready(self) -> bool:
-        return 0 < len(self._waiting) == len(self._numbers)
-
-    def _pass(self) -> None:
-        if self._ready:  # no request came meanwhile
-            self._waiting.clear()
-            for put, number in self._numbers.items():
-                self._numbers[put] = number + 1
-                put(number)
+            self._live -= 1
+            if not self._live:
+                self._full.clear()

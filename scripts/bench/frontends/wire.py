@@ -18,6 +18,8 @@ from collections.abc import Iterator
 
 DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+MARK = b"#" * 8
+"""In a request, for a number of the stream in its place."""
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MOST = 2**31 - 1
 """The largest window; no run sends so much."""
@@ -58,8 +60,9 @@ class Connection:
         self._rest = b""
         settings = struct.pack("!HI", 4, _MOST)
         opening = [_PREFACE, frame(SETTINGS, 0, 0, settings), frame(WINDOW, 0, 0, struct.pack("!I", _MOST - _FIRST_WINDOW))]
-        message = b"\0" + struct.pack("!I", len(request)) + request
+        head = b"\0" + struct.pack("!I", len(request))
         for stream in self.messages:
+            message = head + request.replace(MARK, b"%08d" % (self.socket.fileno() * 10_000 + stream))
             opening += [frame(HEADERS, END_HEADERS, stream, headers(path)), frame(DATA, END_STREAM, stream, message)]
         self.socket.sendall(b"".join(opening))
 
