@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trtspec.decoding.stats import SpeculationStats, Tally
 from trtspec.service.detokenize import Decode, Detokenizer, StopScanner
@@ -33,9 +34,8 @@ class End:
     stop_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What one message adds to an output."""
+class Delta(NamedTuple):
+    """What one message adds to an output. A tuple, which is made in half the time of a frozen dataclass."""
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
@@ -62,7 +62,7 @@ class OutputAssembler:
         min_tokens: int = 0,
     ) -> None:
         self._text = Detokenizer(decode, prompt, scanner, min_tokens)
-        self._stop_characters = scanner.characters
+        self._light_tokens = _LIGHT_WORK // (_TOKEN_WORK + scanner.characters)
         self.keeps_output = keep_output
         self._keep_passes = keep_passes
         self._ids: list[int] = []
@@ -92,7 +92,7 @@ class OutputAssembler:
 
     def is_light(self, step: StepOutput) -> bool:
         """Taking the step costs less than handing it to another thread would."""
-        return len(step.token_ids) * (_TOKEN_WORK + self._stop_characters) <= _LIGHT_WORK
+        return len(step.token_ids) <= self._light_tokens
 
     def take(self, step: StepOutput, *, by_token: bool) -> tuple[Delta, ...]:
         """The deltas of a step: one for each token, or as few as fit. The last one has `end` where the output ends."""

@@ -7,7 +7,7 @@ singly, so how passes grouped them cannot change where a text ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _INCOMPLETE_TOKENS = 3
@@ -18,8 +18,7 @@ _CONTEXT_TOKENS = 8
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text that became certain, and the stop string that ended it."""
 
     text: str
@@ -41,8 +40,6 @@ class StopScanner:
 
         A stop string that completes while the output may not end is passed over.
         """
-        if not self._stops:
-            return Text(text)
         known = len(self._held)
         self._held += text
         if may_end and (matches := self._matches(known)):
@@ -85,6 +82,7 @@ class Detokenizer:
     ) -> None:
         self._decode = decode
         self._scanner = scanner or StopScanner(())
+        self._scans = self._scanner.characters > 0
         self._min_tokens = min_tokens
         self._pushed = 0
         self._window = list(prompt[-_CONTEXT_TOKENS:])
@@ -98,7 +96,8 @@ class Detokenizer:
         """Take the next id."""
         self._window.append(token_id)
         self._pushed += 1
-        return self._scanner.push(self._advance(), may_end=self._pushed > self._min_tokens)
+        text = self._advance()
+        return self._scanner.push(text, may_end=self._pushed > self._min_tokens) if self._scans else Text(text)
 
     def flush(self) -> Text:
         """The rest of the text, an incomplete character included, when no id follows. It may complete a stop string."""

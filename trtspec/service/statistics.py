@@ -58,9 +58,9 @@ def write_pass(place: spec.DecodePass, output_index: int, record: PassRecord) ->
     """What one pass did for one output, written to an empty message."""
     place.output_index = output_index
     place.pass_index = record.pass_index
-    place.drafted_count = record.drafted
+    place.drafted_count = len(record.nodes_by_depth)
     place.accepted_count = record.accepted
-    place.verified_node_count = record.verified_nodes
+    place.verified_node_count = sum(record.nodes_by_depth)
     place.emitted_count = record.emitted
     place.cut = record.cut
     place.prefill = record.prefill
