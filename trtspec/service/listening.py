@@ -7,6 +7,10 @@ import grpc
 from trtspec.service.address import CannotListen, shown
 from trtspec.service.options import ServeOptions
 
+_PENDING_CALLS = 10_000
+"""Calls of a burst that may wait to be looked at, so that admission answers them, with a status and a pause. By
+default gRPC's core cancels some of them, by chance, as soon as 1,000 wait."""
+
 
 def new_server(options: ServeOptions, message_bytes: int) -> grpc.aio.Server:
     """A server that takes messages up to a size."""
@@ -23,6 +27,8 @@ def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, in
         # Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off.
         ("grpc.http2.min_ping_interval_without_data_ms", round(options.time.least_ping_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server.max_pending_requests", _PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
     ]
 
 
