@@ -5,6 +5,7 @@ Unknown is absent (None), never 0: a ratio without a denominator has no value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -37,29 +38,9 @@ class SpeculationStats:
     @classmethod
     def of(cls, records: Iterable[PassRecord]) -> SpeculationStats:
         """The totals of some passes."""
-        total = cls()
-        for record in records:
-            total += cls._of_one(record)
-        return total
-
-    @classmethod
-    def _of_one(cls, record: PassRecord) -> SpeculationStats:
-        if record.prefill:
-            return cls(prefill_tokens=record.emitted)
-        if record.drafted == 0:
-            return cls(decode_passes=1, emitted=record.emitted)
-        return cls(
-            decode_passes=1,
-            spec_steps=1,
-            drafted=record.drafted,
-            accepted=record.accepted,
-            verified_nodes=record.verified_nodes,
-            emitted=record.emitted,
-            rejected_steps=int(record.accepted < record.drafted and not record.cut),
-            histogram=(0,) * record.accepted + (1,),
-            drafted_at=(1,) * record.drafted,
-            accepted_at=(1,) * record.accepted,
-        )
+        tally = Tally()
+        tally.count(records)
+        return tally.stats
 
     def __add__(self, other: SpeculationStats) -> SpeculationStats:
         return SpeculationStats(
@@ -134,6 +115,53 @@ class SpeculationStats:
         assert sum(self.histogram) == self.spec_steps
         assert sum(j * steps for j, steps in enumerate(self.histogram)) == self.accepted == sum(self.accepted_at)
         assert sum(self.drafted_at) == self.drafted
+
+
+class Tally:
+    """Counts passes as they come: what `SpeculationStats.of` all of them would be."""
+
+    def __init__(self) -> None:
+        self._prefill_tokens = self._decode_passes = self._emitted = self._verified_nodes = self._rejected_steps = 0
+        self._drafts: Counter[int] = Counter()
+        """Spec steps by what they drafted."""
+        self._accepted: Counter[int] = Counter()
+        """Spec steps by what they accepted."""
+
+    def count(self, records: Iterable[PassRecord]) -> None:
+        """Take some more passes."""
+        for record in records:
+            if record.prefill:
+                self._prefill_tokens += record.emitted
+                continue
+            self._decode_passes += 1
+            self._emitted += record.emitted
+            if drafted := record.drafted:
+                self._verified_nodes += record.verified_nodes
+                self._rejected_steps += record.accepted < drafted and not record.cut
+                self._drafts[drafted] += 1
+                self._accepted[record.accepted] += 1
+
+    @property
+    def stats(self) -> SpeculationStats:
+        """The totals so far."""
+        return SpeculationStats(
+            prefill_tokens=self._prefill_tokens,
+            decode_passes=self._decode_passes,
+            spec_steps=sum(self._drafts.values()),
+            drafted=sum(drafted * steps for drafted, steps in self._drafts.items()),
+            accepted=sum(accepted * steps for accepted, steps in self._accepted.items()),
+            verified_nodes=self._verified_nodes,
+            emitted=self._emitted,
+            rejected_steps=self._rejected_steps,
+            histogram=tuple(self._accepted[count] for count in range(max(self._accepted, default=-1) + 1)),
+            drafted_at=_at_least(self._drafts),
+            accepted_at=_at_least(self._accepted),
+        )
+
+
+def _at_least(steps: Counter[int]) -> tuple[int, ...]:
+    """Element i: steps that have i + 1 or more."""
+    return tuple(sum(n for count, n in steps.items() if count > i) for i in range(max(steps, default=0)))
 
 
 def _ratio(numerator: int, denominator: int) -> float | None:

@@ -11,13 +11,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 
 from trtspec.errors import EngineFault, RequestError
 from trtspec.executors.base import Executor
 from trtspec.executors.channel import Channel
 from trtspec.executors.hub_messages import Answering, AskStats, Counted, Events, Limited, Reading, Run, Turned, Welcome
 from trtspec.executors.messages import Cancel, Limit
+from trtspec.executors.streams import named
 from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import EngineEvent, Failed, Health, Request
 
@@ -103,7 +103,7 @@ class Link:
         try:
             async with aclosing(self._executor.generate(request)) as events:
                 async for event in events:
-                    await self._put(replace(event, request_id=key))
+                    await self._put(named(event, key))
         except RequestError as error:
             await self._put(Failed(key, error))
         except Exception as error:  # whatever it is, the front-end must not wait for ever

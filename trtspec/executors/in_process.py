@@ -34,15 +34,10 @@ class InProcessExecutor:
         self._thread = threading.Thread(target=self._run, name="trtspec-engine", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if self._health is not Health.SERVING:
             raise EngineLost("the engine is not running")
-        events = self._streams.run(request, self._inbox.put)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()
+        return self._streams.run(request, self._inbox.put)
 
     def info(self) -> EngineInfo:
         return self._opened.info

@@ -39,14 +39,9 @@ class RemoteExecutor:
             raise EngineLost("the main process ended before the engine was open")
         return cls(channel, welcome)
 
-    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         self._check()
-        events = self._streams.run(request, partial(self._send, request))
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()
+        return self._streams.run(request, partial(self._send, request))
 
     def info(self) -> EngineInfo:
         return self._info

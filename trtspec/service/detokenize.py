@@ -7,7 +7,7 @@ singly, so how passes grouped them cannot change where a text ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _INCOMPLETE_TOKENS = 3
@@ -18,8 +18,7 @@ _CONTEXT_TOKENS = 8
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Text that became certain, and the stop string that ended it."""
 
     text: str
@@ -31,6 +30,8 @@ class StopScanner:
 
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
         self._stops = tuple(stops)
+        self.characters = sum(map(len, self._stops))
+        """Of all stop strings together: each may be compared for each token."""
         self._include = include
         self._held = ""
 
@@ -81,6 +82,7 @@ class Detokenizer:
     ) -> None:
         self._decode = decode
         self._scanner = scanner or StopScanner(())
+        self._scans = self._scanner.characters > 0
         self._min_tokens = min_tokens
         self._pushed = 0
         self._window = list(prompt[-_CONTEXT_TOKENS:])
@@ -94,18 +96,15 @@ class Detokenizer:
         """Take the next id."""
         self._window.append(token_id)
         self._pushed += 1
-        return self._scanner.push(self._advance(), may_end=self._may_end)
+        text = self._advance()
+        return self._scanner.push(text, may_end=self._pushed > self._min_tokens) if self._scans else Text(text)
 
     def flush(self) -> Text:
         """The rest of the text, an incomplete character included, when no id follows. It may complete a stop string."""
         rest = self._decode(self._window)[len(self._known) :]
         self._known += rest
-        found = self._scanner.push(rest, may_end=self._may_end)
+        found = self._scanner.push(rest, may_end=self._pushed > self._min_tokens)
         return found if found.stop is not None else Text(found.text + self._scanner.rest())
-
-    @property
-    def _may_end(self) -> bool:
-        return self._pushed > self._min_tokens
 
     def _advance(self) -> str:
         text = self._decode(self._window)

@@ -13,6 +13,9 @@ _NEVER = 2**31 - 1
 """What gRPC's core takes for an endless time."""
 _HANDSHAKE_MILLISECONDS = 20_000
 """Time for a new connection to say something; gRPC's own two minutes would let a thousand silent ones hold files."""
+_PENDING_CALLS = 10_000
+"""Calls of a burst that may wait to be looked at, so that admission answers them, with a status and a pause. By
+default gRPC's core cancels some of them, by chance, as soon as 1,000 wait."""
 
 
 def new_server(options: ServeOptions, message_bytes: int, access: Access = ANYONE) -> grpc.aio.Server:
@@ -40,6 +43,8 @@ def wire_limits(options: ServeOptions, message_bytes: int) -> list[tuple[str, in
         ("grpc.max_connection_age_ms", _milliseconds(times.max_connection_age_seconds)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(times.max_connection_grace_seconds)),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MILLISECONDS),
+        ("grpc.server.max_pending_requests", _PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
     ]
 
 

@@ -13,7 +13,7 @@ from trtspec.service.assemble import Delta, OutputAssembler
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import Clock
 from trtspec.service.requests import AppliedSpeculation, ParsedRequest, StatsLevel
-from trtspec.service.statistics import decode_pass, first_passes, method_name, passes_truncated, speculation_stats
+from trtspec.service.statistics import first_passes, method_name, passes_truncated, speculation_stats, write_pass
 from trtspec.speculation_limit import SpeculationLimit
 from trtspec.types import FinishReason, Method, OutputLaw, SamplingParams, TokenLogprob, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
@@ -65,15 +65,17 @@ def accepted(
 
 def chunk(output_index: int, delta: Delta) -> pb.GenerateResponse:
     """Progress of an output."""
-    return pb.GenerateResponse(
-        chunk=pb.Chunk(
-            output_index=output_index,
-            token_ids=delta.token_ids,
-            text=delta.text,
-            passes=[decode_pass(output_index, record) for record in delta.passes],
-            logprobs=_logprobs(delta.logprobs),
-        )
-    )
+    # Field by field, inside the one message: half the time of making its parts and copying them.
+    response = pb.GenerateResponse()
+    chunk = response.chunk
+    chunk.output_index = output_index
+    chunk.token_ids.extend(delta.token_ids)
+    chunk.text = delta.text
+    for record in delta.passes:
+        write_pass(chunk.passes.add(), output_index, record)
+    if delta.logprobs:
+        chunk.logprobs.extend(_logprobs(delta.logprobs))
+    return response
 
 
 def finished(answer: Answer, now: float) -> pb.Finished:

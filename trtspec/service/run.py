@@ -25,7 +25,7 @@ from trtspec.service.limits import under_limit
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import Clock, Ending, RequestObserver, Summary
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
-from trtspec.service.waiting import Cue, unless
+from trtspec.service.waiting import Cue, Until
 from trtspec.types import Finish, FinishReason, Request, Started, StepOutput, TokenLogprobs
 from trtspec.v1 import inference_pb2 as pb
 
@@ -46,7 +46,7 @@ Write = Callable[[pb.GenerateResponse], Awaitable[None]]
 
 
 class GenerateRun:
-    """Streams one request. Detokenising runs in the pool; a request is in one thread at a time."""
+    """Streams one request. What takes long to detokenise runs in the pool; a request is in one thread at a time."""
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class GenerateRun:
         self._next_message = 0.0
         self._cached_tokens: int | None = None
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self._live = set(range(request.n))
+        """Outputs that have not ended."""
         self._outputs = tuple(
             OutputAssembler(
                 decode,
@@ -88,16 +90,20 @@ class GenerateRun:
         """
         events = executor.generate(self._request)
         try:
-            while self._live and not self._cancelled.done():
-                event = await unless(self._cancelled, anext(events, None))
-                if isinstance(event, Started):
-                    await self._start(event, executor.speculation_limit().by, write)
-                elif event is not None and event.output_index in self._live:
-                    await self._step(event, write)
-                elif event is None and not self._cancelled.done():
-                    raise EngineFault("the engine ended the request without a finish reason")
+            with Until(self._cancelled) as until:
+                async for event in events:
+                    until.busy = True  # a message is not left half written
+                    if isinstance(event, StepOutput):
+                        await self._step(event, write)
+                    else:
+                        await self._begin(event, executor.speculation_limit().by, write)
+                    until.busy = False
+                    if not self._live or self._cancelled.done():
+                        break
         finally:
             await events.aclose()
+        if self._live and not self._cancelled.done():
+            raise EngineFault("the engine ended the request without a finish reason")
         if self._live:
             await self._end_early(write)
         last = partial(responses.finished, self._answer(), time.monotonic())
@@ -133,12 +139,7 @@ class GenerateRun:
         """Something was: a request that began while speculation was off may draft once it is on again."""
         return any(output.stats.spec_steps for output in self._outputs)
 
-    @property
-    def _live(self) -> list[int]:
-        """Outputs that have not ended."""
-        return [index for index, output in enumerate(self._outputs) if output.end is None]
-
-    async def _start(self, event: Started, limited_by: str, write: Write) -> None:
+    async def _begin(self, event: Started, limited_by: str, write: Write) -> None:
         """The request leaves the queue; what it is told of its drafts is what holds from now on."""
         speculation = under_limit(self._parsed.speculation, event.max_draft_tokens, limited_by)
         self._parsed = replace(self._parsed, speculation=speculation)
@@ -152,33 +153,40 @@ class GenerateRun:
         if self._clock.started is None:
             raise Draining("the server shut down while the request was waiting; send it to another one")
         end = Finish(FinishReason.CANCELLED)
-        for index in self._live:
+        for index in sorted(self._live):
             await self._step(StepOutput(self._request.request_id, index, (), (), end), write)
 
     async def _step(self, step: StepOutput, write: Write) -> None:
+        if step.output_index not in self._live:
+            return  # a stop string has ended it, which the engine does not know
         if step.token_ids:
             self._clock.last_token = time.monotonic()
             self._clock.first_token = self._clock.first_token or self._clock.last_token
             self._observer.emitted(len(step.token_ids), step.passes, self._clock.last_token)
-        self._prompt_logprobs += step.prompt_logprobs
+        if step.prompt_logprobs:
+            self._prompt_logprobs += step.prompt_logprobs
         by_token = self._parsed.granularity is Granularity.TOKEN
-        take = partial(self._outputs[step.output_index].take, step, by_token=by_token)
-        deltas = await self._in_pool(take)
+        output = self._outputs[step.output_index]
+        if output.is_light(step):
+            deltas = output.take(step, by_token=by_token)
+        else:
+            deltas = await self._in_pool(partial(output.take, step, by_token=by_token))
+        if output.end is not None:
+            self._live.remove(step.output_index)
         if self._parsed.granularity is Granularity.FINAL:
             return
         for delta in deltas:
             if not delta.empty:
-                if delta.end is None:
+                if self._parsed.min_interval and delta.end is None:
                     await self._pause()
                 await write(responses.chunk(step.output_index, delta))
 
     async def _pause(self) -> None:
         """Keep the asked interval between messages; the engine merges the passes of the meantime."""
-        interval, deadline_at = self._parsed.min_interval, self._request.deadline
-        if interval:
-            until = self._next_message if deadline_at is None else min(self._next_message, deadline_at)
-            await asyncio.wait((self._cancelled,), timeout=max(until - time.monotonic(), 0))
-            self._next_message = time.monotonic() + interval
+        deadline_at = self._request.deadline
+        until = self._next_message if deadline_at is None else min(self._next_message, deadline_at)
+        await asyncio.wait((self._cancelled,), timeout=max(until - time.monotonic(), 0))
+        self._next_message = time.monotonic() + self._parsed.min_interval
 
     async def _in_pool(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)

@@ -49,7 +49,7 @@ def first_passes(outputs: Sequence[OutputAssembler]) -> list[spec.DecodePass]:
     """The records kept of all outputs, in the order of the passes and as many as are sent."""
     records = ([(record.pass_index, index, record) for record in output.passes] for index, output in enumerate(outputs))
     ordered = heapq.merge(*records, key=lambda item: item[:2])
-    return [decode_pass(index, record) for _, index, record in islice(ordered, MAX_PASS_RECORDS)]
+    return [write_pass(spec.DecodePass(), index, record) for _, index, record in islice(ordered, MAX_PASS_RECORDS)]
 
 
 def passes_truncated(outputs: Sequence[OutputAssembler]) -> bool:
@@ -58,15 +58,14 @@ def passes_truncated(outputs: Sequence[OutputAssembler]) -> bool:
     return kept > MAX_PASS_RECORDS or any(output.passes_truncated for output in outputs)
 
 
-def decode_pass(output_index: int, record: PassRecord) -> spec.DecodePass:
-    """What one pass did for one output."""
-    return spec.DecodePass(
-        output_index=output_index,
-        pass_index=record.pass_index,
-        drafted_count=record.drafted,
-        accepted_count=record.accepted,
-        verified_node_count=record.verified_nodes,
-        emitted_count=record.emitted,
-        cut=record.cut,
-        prefill=record.prefill,
-    )
+def write_pass(place: spec.DecodePass, output_index: int, record: PassRecord) -> spec.DecodePass:
+    """What one pass did for one output, written to an empty message."""
+    place.output_index = output_index
+    place.pass_index = record.pass_index
+    place.drafted_count = len(record.nodes_by_depth)
+    place.accepted_count = record.accepted
+    place.verified_node_count = sum(record.nodes_by_depth)
+    place.emitted_count = record.emitted
+    place.cut = record.cut
+    place.prefill = record.prefill
+    return place

@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _RESERVED_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_
 """Names that would replace what the server itself gives to the renderer, the template included."""
 _LINE_END = "\n"
 """A character that tokenizers join with no word behind it."""
+_KNOWN_TOKENS = 8192
+"""Tokens whose text is kept: most of what a language uses."""
 _SHOWN_PROBLEM = 256
 """Characters of a template's own complaint; it may repeat what the client wrote."""
 
@@ -55,6 +58,7 @@ class Tokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._text_of_one = lru_cache(_KNOWN_TOKENS)(self._decode_one)
         self.longest_token = longest_token(json.loads(self._backend.to_str()))
         """Most characters that a token stands for, where that is known."""
 
@@ -125,7 +129,14 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens have none."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+        if len(ids) == 1:
+            return self._text_of_one(ids[0])
+        text: str = self._backend.decode(ids, skip_special_tokens=True)
+        return text
+
+    def _decode_one(self, id_: int) -> str:
+        text: str = self._backend.decode([id_], skip_special_tokens=True)
+        return text
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Text of each id alone, special tokens shown."""

@@ -23,6 +23,39 @@ def give(cue: Cue) -> None:
         cue.set_result(None)
 
 
+class Until:
+    """Work of the running task until a cue, as `asyncio.timeout` lets it run until a time.
+
+    The task is cancelled where it waits, and goes on behind the context. While it is `busy` the cue only is there to be
+    looked at. That costs nothing for each wait, which `unless` would give a task of its own.
+    """
+
+    def __init__(self, cue: Cue) -> None:
+        self.busy = False
+        self._cue = cue
+        self._task = asyncio.current_task()
+        self._ended = False
+
+    def __enter__(self) -> Until:
+        self._cue.add_done_callback(self._end)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self.busy = True  # a cue of this moment may be on its way already
+        self._cue.remove_done_callback(self._end)
+        return kind is asyncio.CancelledError and self._ended and self._alone()
+
+    def _end(self, _: Cue) -> None:
+        if not self.busy and self._task is not None:
+            self._ended = True
+            self._task.cancel()
+
+    def _alone(self) -> bool:
+        """Nobody else cancelled the task in the same moment; Python 3.10 does not tell."""
+        uncancel = getattr(self._task, "uncancel", None)
+        return uncancel is None or uncancel() == 0
+
+
 async def unless(cue: Cue, work: Awaitable[T]) -> T | None:
     """The result of the work, or None where the cue came first and the work was cancelled."""
     task = asyncio.ensure_future(work)

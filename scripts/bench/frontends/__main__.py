@@ -120,10 +120,10 @@ def table(runs: dict[tuple[int, int], list[Measured]]) -> str:
     return "\n".join(lines)
 
 
-def tiny(folder: Path) -> Path:
+def tiny(folder: Path, method: str = "none") -> Path:
     """An engine so small that the front-ends are the limit."""
     model = tiny_llama(folder / "tiny", seed=1, max_positions=4096)
-    argv = ["--method", "none", "--dtype", "float32", "--target", str(model), "--output", str(folder / "engine")]
+    argv = ["--method", method, "--dtype", "float32", "--target", str(model), "--output", str(folder / "engine")]
     if build(argv):
         raise SystemExit("the tiny engine cannot be built")
     return folder / "engine"

@@ -1,0 +1,151 @@
+"""Messages per second of the front-end and of others over the same scripted engine, in one run.
+
+    chrt -r 10 python -m scripts.bench.frontends.rates --engine DIR --output FILE
+
+All servers are up all the time and take turns, forth and back, so that what disturbs the machine disturbs all. The
+client is the same process for all (`wire`) and costs next to nothing. CPU time is what the kernel counts of a server,
+threads of gRPC included, for each message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STREAMS = 256
+_CLOCK = os.sysconf("SC_CLK_TCK")
+_PARTS = [sys.executable, "-m"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server, by the arguments of `answering`."""
+
+    name: str
+    kind: str
+    python: str = sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A server that answers."""
+
+    process: int
+    port: int
+    messages: int
+    """Of each stream."""
+    request: bytes
+    """What `wire` reads."""
+
+    def cpu_seconds(self) -> float:
+        """CPU time so far."""
+        fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _CLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of the load, by message."""
+
+    rate: float
+    server_microseconds: float
+    client_microseconds: float
+
+
+@contextmanager
+def answering(contender: Contender, load: Sequence[str]) -> Iterator[Answering]:
+    command = [contender.python, "-m", "scripts.bench.frontends.answering", contender.kind, *load]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        try:
+            told = json.loads(process.stdout.readline())
+            yield Answering(
+                process.pid,
+                told["port"],
+                told["messages"],
+                told["path"].encode() + b"\n" + bytes.fromhex(told["request"]),
+            )
+        finally:
+            process.terminate()
+
+
+def measure(server: Answering, connections: int) -> Measured:
+    """One run of the client."""
+    numbers = (server.port, STREAMS, connections, server.messages)
+    command = [sys.executable, "-m", "scripts.bench.frontends.wire", *map(str, numbers)]
+    before = server.cpu_seconds()
+    got = json.loads(subprocess.run(command, input=server.request, stdout=subprocess.PIPE, check=True).stdout)
+    count = STREAMS * server.messages
+    spent = server.cpu_seconds() - before
+    return Measured(count / got["seconds"], 1e6 * spent / count, 1e6 * got["cpu_seconds"] / count)
+
+
+def compare(
+    contenders: Sequence[Contender], load: Sequence[str], connections: int, rounds: int
+) -> list[list[Measured]]:
+    """The runs of each, taken in turns; a first one of each warms up."""
+    with ExitStack() as running:
+        servers = [running.enter_context(answering(contender, load)) for contender in contenders]
+        runs: list[list[Measured]] = [[] for _ in servers]
+        for server in servers:
+            measure(server, connections)
+        for number in range(rounds):
+            order = range(len(servers)) if number % 2 == 0 else reversed(range(len(servers)))
+            for index in order:
+                runs[index].append(measure(servers[index], connections))
+        return runs
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> str:
+    """The median of the rounds' ratios, with the least and the most."""
+    ratios = [one / other for one, other in zip(numerator, denominator, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+
+
+def table(contenders: Sequence[Contender], runs: Sequence[Sequence[Measured]]) -> str:
+    header = ["server", "messages per second", "of bare", "server CPU, µs a message", "of bare", "client CPU, µs"]
+    lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
+    base = runs[0]
+    for contender, measured in zip(contenders, runs, strict=True):
+        rates = [run.rate for run in measured]
+        costs = [run.server_microseconds for run in measured]
+        cells = [
+            contender.name,
+            f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})",
+            ratio(rates, [run.rate for run in base]),
+            f"{statistics.median(costs):.1f}",
+            ratio(costs, [run.server_microseconds for run in base]),
+            f"{statistics.median(run.client_microseconds for run in measured):.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.frontends.rates", description=__doc__)
+    parser.add_argument("--engine", type=Path, required=True, metavar="DIR", help="engine whose tokenizer is used")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="how often each is measured")
+    parser.add_argument("--connections", type=int, default=8, metavar="N", help="connections of the streams")
+    parser.add_argument("--tokens", type=int, default=100, metavar="N", help="tokens of each stream")
+    parser.add_argument("--accepted", type=int, default=0, metavar="N", help="drafted tokens accepted in each pass")
+    parser.add_argument("--smg", type=Path, metavar="PYTHON", help="of an environment with smg-grpc-servicer and vLLM")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the report")
+    options = parser.parse_args(argv)
+    load = ["--engine", str(options.engine), "--tokens", str(options.tokens), "--accepted", str(options.accepted)]
+    load += ["--streams", str(STREAMS)]
+    contenders = [Contender("bare", "bare"), Contender("trtspec", "trtspec")]
+    if options.smg:
+        contenders.append(Contender("SMG", "smg", str(options.smg)))
+    print(table(contenders, compare(contenders, load, options.connections, options.rounds)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
