@@ -304,17 +304,18 @@ def test_several_outputs_have_a_guide_each_and_log_probabilities_are_the_models_
         assert any(item.top[0].token_id == SPECIAL for item in output.logprobs), "masks must not change what is told"
 
 
-@pytest.mark.parametrize("depth", [0, 5])
-def test_where_nothing_may_follow_the_request_fails_alone_and_says_what_field(depth: int) -> None:
+@pytest.mark.parametrize(("depth", "ends"), [(0, {EOS}), (5, {EOS}), (0, set()), (5, set())])
+def test_where_nothing_may_follow_the_request_fails_alone_and_says_what_field(depth: int, ends: set[int]) -> None:
     """A word that is forbidden and that the guide asks for; a rule that no text gets out of."""
     forbidden = asked("forbidden", sampling=SamplingParams(bad_words=((7,),)), guide=compiled(GuideKind.REGEX, "ba"))
     endless = asked("endless", compiled(GuideKind.GRAMMAR, 'root ::= "b" again\nagain ::= again'))
     good = asked("good")
-    found = run([replace(item, max_draft_tokens=depth) for item in (forbidden, endless, good)], random_drafter(target))
+    requests = [replace(item, max_draft_tokens=depth, eos_ids=frozenset(ends)) for item in (forbidden, endless, good)]
+    found = run(requests, random_drafter(target))
     for result, field in zip(found, ("guided_decoding.regex", "guided_decoding.grammar"), strict=False):
         assert isinstance(result.error, InvalidField) and result.error.details["field"] == field
         assert spell(result.ids) == "b"
-    assert found[2].ids == plain(good).ids
+    assert found[2].ids == plain(requests[2]).ids
 
 
 def test_preemption_does_not_lose_the_place_in_the_guide() -> None:

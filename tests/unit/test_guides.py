@@ -337,6 +337,15 @@ def may_be(path: tuple[int, ...]) -> bool:
     )
 
 
+def test_an_end_of_text_that_may_not_be_generated_is_not_submitted() -> None:
+    """As under ignore_eos: where the text is complete, it could be the end and must not."""
+    request = Request("a", (1,), 99, guide=compiled(GuideKind.REGEX, "ab?"))
+    free, barred = guided("a", "ab?"), GuidedText(request)
+    barred.follow([1, 7])
+    assert free.conforming([EOS, 8], [-1, -1]) == [True, True]
+    assert barred.conforming([EOS, 8, 7], [-1, -1, 0]) == [False, True, False]
+
+
 def test_drafts_that_were_drawn_keep_their_nodes() -> None:
     """A node must not go for its value: the law of what follows would change."""
     draft = replace(Draft.chains([[SPECIAL, 7]]), probs=torch.ones(1, 2, 16) / 16)
