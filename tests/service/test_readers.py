@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,39 +63,112 @@ async def test_a_client_that_reads_nothing_loses_its_request_and_others_keep_the
         assert 0 < read <= sent < A_LOT
 
 
+class Time:
+    """A clock with timers, which stands until it is moved; for a writer in place of its loop."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Time:
+        self.timers.append((self.now + delay, callback))
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    async def pass_(self, seconds: float) -> None:
+        """Let time pass, with what happens in it."""
+        await asyncio.sleep(0)
+        until = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= until]:
+            timer = min(due, key=lambda item: item[0])
+            self.timers.remove(timer)
+            self.now = timer[0]
+            timer[1]()
+        self.now = until
+        await asyncio.sleep(0)
+
+
+class Reader:
+    """Takes a message when it is told to."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.ready = asyncio.Event()
+
+    async def take(self, message: int) -> None:
+        await self.ready.wait()
+        self.taken.append(message)
+
+
+@contextlib.contextmanager
+def timed(reader: Reader) -> Iterator[tuple[Writer[int], Time]]:
+    """A writer that waits ten seconds for its reader."""
+    clock = Time()
+    writer: Writer[int] = Writer(reader.take, 10.0, lambda: None)
+    writer._loop = clock  # type: ignore[assignment]
+    with writer:
+        yield writer, clock
+
+
 async def test_a_reader_that_is_slow_but_reads_is_let_alone() -> None:
     """Ten writes, each of which takes most of the bound."""
-    taken = []
+    reader = Reader()
 
-    async def take(message: int) -> None:
-        await asyncio.sleep(0.15)
-        taken.append(message)
+    async def write() -> None:
+        with timed(reader) as (writer, clock):
+            for number in range(10):
+                slow = asyncio.ensure_future(_read_after(clock, 9.0, reader))
+                await writer.write(number)
+                await slow
 
-    with Writer(take, 0.4, lambda: None) as writer:
-        for number in range(10):
-            await writer.write(number)
-    assert taken == list(range(10))
+    await asyncio.create_task(write())
+    assert reader.taken == list(range(10))
+
+
+async def _read_after(clock: Time, seconds: float, reader: Reader) -> None:
+    reader.ready.clear()
+    await clock.pass_(seconds)
+    reader.ready.set()
 
 
 async def test_the_bound_is_for_a_write_and_not_for_what_comes_between() -> None:
-    async def take(message: int) -> None:
-        await asyncio.sleep(0)
-
-    with Writer(take, 0.05, lambda: None) as writer:
+    reader = Reader()
+    reader.ready.set()
+    with timed(reader) as (writer, clock):
         for number in range(3):
             await writer.write(number)
-            await asyncio.sleep(0.15)
+            await clock.pass_(35.0)
+    assert reader.taken == [0, 1, 2]
 
 
-async def test_a_write_is_given_up_after_the_bound_and_the_task_can_go_on() -> None:
-    async def take(message: int) -> None:
-        await asyncio.Event().wait()
+async def _seconds_of(clock: Time, writer: Writer[int]) -> float:
+    """How long a write takes that begins now."""
+    begun = clock.now
+    while not writer._late:
+        await clock.pass_(1.0)
+    return clock.now - begun
 
-    begun = time.monotonic()
-    with pytest.raises(SlowReader), Writer(take, 0.2, lambda: None) as writer:
-        await writer.write(1)
-    assert time.monotonic() - begun >= 0.2
-    await asyncio.sleep(0)
+
+@pytest.mark.parametrize("idle", [0.0, 4.0, 19.0])
+async def test_a_write_is_given_up_after_the_bound_and_the_task_can_go_on(idle: float) -> None:
+    async def write() -> float:
+        with timed(reader := Reader()) as (writer, clock):
+            await clock.pass_(idle)
+            passing = asyncio.ensure_future(_seconds_of(clock, writer))
+            with pytest.raises(SlowReader, match="for 10 s"):
+                await writer.write(1)
+            assert reader.taken == []
+            return await passing
+
+    task = asyncio.create_task(write())
+    assert await task == 10.0
+    if sys.version_info >= (3, 11):
+        assert task.cancelling() == 0
 
 
 async def test_a_cancelled_write_stays_cancelled() -> None:
