@@ -135,6 +135,14 @@ def test_which_addresses_are_of_this_machine_alone(host: str, own: bool) -> None
     assert is_loopback(host) is own
 
 
+def test_a_name_for_addresses_of_both_kinds_is_not_of_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(0, 0, 0, "", ("127.0.0.1", 0)), (0, 0, 0, "", ("10.0.0.1", 0))]
+    monkeypatch.setattr("trtspec.loopback.socket.getaddrinfo", lambda *_, **__: found)
+    assert not is_loopback("both") and not reaches_loopback("both:50051")
+    found.pop()
+    assert is_loopback("both") and reaches_loopback("both:50051")
+
+
 @pytest.mark.parametrize(
     ("target", "own"),
     [

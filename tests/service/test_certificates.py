@@ -19,7 +19,7 @@ from tests.fakes import FakeExecutor, Hold, Pass, ids_of, serving
 from trtspec.client import Client, RequestFailed
 from trtspec.errors import ConfigError
 from trtspec.service.access import CertificateAccess
-from trtspec.service.certificates import Certificates, Files
+from trtspec.service.certificates import Certificates, CertificateState, Files, Material
 from trtspec.service.options import SecurityOptions, ServeOptions
 from trtspec.service.protection import Protection, protect
 
@@ -91,6 +91,23 @@ async def test_a_new_certificate_is_for_new_connections_and_live_streams_go_on(
         async with Client(localhost(server.address), root_certificates=port.ca) as client:
             assert (await client.complete("x")).text == "ab"
     assert [message.split(" were read again")[0] for message in caplog.messages][-1] == "the certificates in use"
+
+
+async def test_what_has_not_changed_is_not_given_to_grpc_again(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[CertificateState] = []
+
+    def configuration(material: Material) -> grpc.ServerCertificateConfiguration:
+        given.append(material.state)
+        return grpc.ssl_server_certificate_configuration([(material.key, material.chain)])
+
+    monkeypatch.setattr("trtspec.service.tls._configuration", configuration)
+    async with serving(FakeExecutor(), port.options, protection=protect(port.options)) as server:
+        for _ in range(3):
+            await server_name(server.address)
+        port.put(NEXT)
+        for _ in range(3):
+            await server_name(server.address)
+    assert [state.subject for state in given] == ["CN=first", "CN=second"]
 
 
 def half(content: bytes) -> bytes:
