@@ -174,13 +174,14 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_a_disk_that_fills_up_and_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A part of a line fits; then nothing; then there is room."""
-    path, room = tmp_path / "log", [9]
+    """Of lines that wait together one fits, of the next one a part, and then nothing; later there is room."""
+    path, room, waiting = tmp_path / "log", [16], threading.Event()
     real = os.write
 
     def write(file: int, data: bytes) -> int:
         if os.readlink(f"/proc/self/fd/{file}") != str(path):
             return real(file, data)
+        assert waiting.wait(30)
         if not room[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written = real(file, data[: room[0]])
@@ -190,15 +191,18 @@ def test_a_disk_that_fills_up_and_has_room_again(
     monkeypatch.setattr(os, "write", write)
     lines = Lines(path)
     lines.writer.write(b"first")
-    wait_until(lambda: room[0] == 3)
-    for text in (b"second", b"third"):
+    wait_until(lambda: lines.writer._lines.empty())
+    for text in (b"second", b"third", b"fourth"):
         lines.writer.write(text)
+    waiting.set()
     lines.wait_for_drops(2)
-    assert path.read_bytes() == b"first\nsec"
+    assert path.read_bytes() == b"first\nsecond\nthi"
     room[0] = 1000
-    lines.writer.write(b"fourth")
+    for text in (b"fifth", b"sixth"):
+        lines.writer.write(text)
+        wait_until(lambda end=text + b"\n": path.read_bytes().endswith(end))
     lines.writer.close()
-    assert path.read_bytes() == b"first\nsec\nfourth\n" and lines.dropped == 2
+    assert path.read_bytes() == b"first\nsecond\nthi\nfifth\nsixth\n" and lines.dropped == 2
     assert [record.message for record in caplog.records] == [
         f"{path} cannot be written (No space left on device); lines are dropped until it can",
         f"{path} is written again; 2 lines were dropped",

@@ -19,19 +19,25 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from tests.fakes import FakeExecutor, engine_folder, script_of
 from trtspec.client import Client, RequestFailed
 from trtspec.config import EngineOptions
+from trtspec.generation import GenerationDefaults
 from trtspec.service import server as single
 from trtspec.service.address import CannotListen
+from trtspec.service.model import ServedModel
+from trtspec.service.operating import Operation
 from trtspec.service.options import ServeOptions, TelemetryOptions
+from trtspec.service.signals import StopSignals
 from trtspec.service.telemetry import catalogue as names
 from trtspec.service.telemetry import history, small_http, windows
 from trtspec.service.telemetry.engine_watch import EngineWatch, kv_usage
 from trtspec.service.telemetry.history import History, Sample
-from trtspec.service.telemetry.registry import total
+from trtspec.service.telemetry.overview import Overview
+from trtspec.service.telemetry.registry import Registry, total
 from trtspec.service.telemetry.running import overseen
 from trtspec.service.telemetry.slices import MOST_TASKS, OTHER
 from trtspec.service.telemetry.small_http import Answer, SmallServer
+from trtspec.service.telemetry.status_json import status as status_document
 from trtspec.service.telemetry.totals import Totals
-from trtspec.types import EngineStats, Health
+from trtspec.types import EngineStats, Health, SamplingParams
 
 STATUS = TelemetryOptions(status_port=0, metrics_compatibility="all")
 OPTIONS = ServeOptions(port=0, telemetry=STATUS)
@@ -311,6 +317,32 @@ def test_windows_see_what_happened_within_them() -> None:
     assert first.tokens_per_second is None and first.acceptance_length is None
     assert last.tokens_per_second == 10 and last.acceptance_length == 2.5
     assert last.kv_usage == 0.25 and last.running == 69
+
+
+def test_each_latency_is_its_own() -> None:
+    overview, registry = Overview(OPTIONS), Registry()
+    overview.history.add(Sample(0.0, {}, EngineStats()))
+    families = {
+        "first_token": names.FIRST_TOKEN,
+        "token": names.TOKEN_GAP,
+        "chunk": names.CHUNK_GAP,
+        "request": names.E2E,
+        "queue": names.QUEUE_TIME,
+    }
+    for times, family in enumerate(families.values(), start=1):
+        registry.histogram(family, "").observe(0.01, times)
+    overview.history.add(Sample(1.0, registry.snapshot(), EngineStats()))
+    told = {name: item["count"] for name, item in status_document(overview)["latency"].items()}
+    assert told == {name: times for times, name in enumerate(families, start=1)}
+
+
+async def test_a_server_that_was_asked_to_stop_drains() -> None:
+    executor, signals, overview = FakeExecutor(), StopSignals(), Overview(OPTIONS)
+    model = ServedModel(executor.info(), GenerationDefaults(frozenset(), SamplingParams(), "test"))
+    async with overview.following(executor, Operation(model, OPTIONS, signals)):
+        assert overview.state == "serving" and overview.serving
+        signals.raise_one()
+        assert overview.state == "draining" and not overview.serving
 
 
 def test_quantiles_are_those_of_prometheus() -> None:
