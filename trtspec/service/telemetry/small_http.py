@@ -77,7 +77,7 @@ class SmallServer:
             server = await asyncio.start_server(self._serve, host, port, limit=MOST_HEAD_BYTES)
         except OSError as error:
             # asyncio's own text repeats the address; errors of names have no number of the system.
-            why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
             raise CannotListen(
                 f"cannot listen on {shown(host, port)} ({why}); choose another port with {flag}, or 0 for a free one"
             ) from error
