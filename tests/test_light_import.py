@@ -26,7 +26,7 @@ def loaded_by(statement: str, packages: set[str]) -> set[str]:
         ("trtspec.manifest", {"torch", "grpc", "transformers", "numpy"}),
         ("trtspec.executors", {"torch", "grpc", "transformers"}),
         ("trtspec.client", {"torch", "transformers"}),
-        ("trtspec.service.server", {"torch"}),
+        ("trtspec.service.server", {"torch", "opentelemetry"}),
         ("trtspec.cli.main", {"torch", "transformers"}),
         ("builders", {"torch", "transformers"}),
     ],

@@ -261,8 +261,17 @@ async def test_a_taken_port_is_told_under_its_flag_and_costs_no_engine(tmp_path:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         asked = replace(OPTIONS, telemetry=replace(STATUS, status_port=taken.getsockname()[1]))
-        with pytest.raises(CannotListen, match="--status-port"):
+        told = r"cannot listen on 127.0.0.1:\d+ \(Address already in use\); choose another port with --status-port"
+        with pytest.raises(CannotListen, match=told):
             await single.serve(engine_folder(tmp_path), asked, EngineOptions(), lambda *_: None, no_engine)
+
+
+async def test_an_address_that_is_no_address_of_this_machine_is_told() -> None:
+    for host, why in (("no.such.host.invalid", ".+"), ("192.0.2.1", "Cannot assign requested address")):
+        asked = replace(OPTIONS, telemetry=replace(STATUS, status_host=host, status_port=7))
+        with pytest.raises(CannotListen, match=rf"cannot listen on {host}:7 \({why}\)"):
+            async with overseen(asked):
+                raise AssertionError("it listens")
 
 
 def test_totals_keep_what_processes_that_died_had_told() -> None:

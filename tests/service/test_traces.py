@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent import futures
@@ -18,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.fakes import FakeExecutor, Pass, ids_of, script_of, serving
-from trtspec.errors import ConfigError, EngineLost
+from trtspec.errors import ConfigError, EngineLost, MissingDependency
 from trtspec.service.options import ServeOptions, TelemetryOptions
 from trtspec.service.telemetry import traces as traces_module
 from trtspec.service.telemetry.running import counting
@@ -182,3 +183,9 @@ async def test_no_receiver_is_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_endpoint_is_an_address() -> None:
     with pytest.raises(ConfigError, match="--otlp-endpoint is localhost:4317; allowed is"):
         open_traces("localhost:4317", "127.0.0.1", 1)
+
+
+def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
+    with pytest.raises(MissingDependency, match=r"trtspec\[otel\]"):
+        open_traces("http://127.0.0.1:4317", "127.0.0.1", 1)

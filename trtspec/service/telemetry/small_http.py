@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,9 +76,10 @@ class SmallServer:
         try:
             server = await asyncio.start_server(self._serve, host, port, limit=MOST_HEAD_BYTES)
         except OSError as error:
+            # asyncio's own text repeats the address; errors of names have no number of the system.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
             raise CannotListen(
-                f"cannot listen on {shown(host, port)} ({error.strerror or error}); choose another port with {flag}, "
-                "or 0 for a free one"
+                f"cannot listen on {shown(host, port)} ({why}); choose another port with {flag}, or 0 for a free one"
             ) from error
         try:
             yield shown(host, server.sockets[0].getsockname()[1])
