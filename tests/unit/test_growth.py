@@ -133,3 +133,11 @@ def test_which_shapes_feed_a_drafter_one_node_after_the_other() -> None:
     assert not StaticShape(((0,), (1,), (0, 0), (1, 0))).expands_chain
     assert not StaticShape(((0,), (1,), (0, 0), (1, 0), (1, 0, 0))).expands_chain
     assert DynamicShape(3, 3, 3).expands_chain and not DynamicShape(3, 3, 6).expands_chain
+
+
+def test_paths_lead_to_the_places_that_are_expanded_next() -> None:
+    shape = StaticShape(((0,), (1,), (0, 0), (1, 0)))
+    growth = Growth(shape, [view_row([1, 2], 2, 8)], 0.0)
+    assert growth.paths(0) == [()] and growth.places == 1
+    growth.add(Candidates(torch.tensor([[5, 6]]), torch.zeros(1, 2)))
+    assert growth.paths(0) == [(5,), (6,)] and growth.places == 2
