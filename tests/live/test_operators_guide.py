@@ -22,7 +22,7 @@ SAID = {
     "generate --compare": r"speed-up \d",
     "grep trtspec_spec_decode_requests_total": r'trtspec_spec_decode_requests_total{.*mode="spec".*} [1-9]',
     "grep _tokens_per_pos_total": r'trtspec_spec_decode_num_drafted_tokens_per_pos_total{.*position="0".*} [1-9]',
-    "grep -E": r"trtspec_num_requests_waiting{[^}]*} 0(?s:.*)inter_token_latency_seconds_count{[^}]*} [1-9]",
+    "grep -E": r"inter_token_latency_seconds_count{[^}]*} [1-9](?s:.*)trtspec_num_requests_waiting{[^}]*} 0",
     "--max-draft-tokens 1": "at most 1 of ",
     "--off": "switched off|nothing is drafted|off",
     "--restore": "not limited",
@@ -44,7 +44,7 @@ def commands() -> list[str]:
     return [PORT.sub(lambda found: ports[found[0]], line) for line in lines]
 
 
-def free_ports(count: int = 32) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:
