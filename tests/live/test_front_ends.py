@@ -36,6 +36,7 @@ class Connection(Client):
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._stub = rpc.InferenceStub(self._channel)
+        self._metadata = ()
         self.channel = self._channel
 
     async def serving(self) -> None:
