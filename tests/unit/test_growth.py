@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -133,3 +134,33 @@ def test_which_shapes_feed_a_drafter_one_node_after_the_other() -> None:
     assert not StaticShape(((0,), (1,), (0, 0), (1, 0))).expands_chain
     assert not StaticShape(((0,), (1,), (0, 0), (1, 0), (1, 0, 0))).expands_chain
     assert DynamicShape(3, 3, 3).expands_chain and not DynamicShape(3, 3, 6).expands_chain
+
+
+def guessed(*logs: Sequence[float]) -> Candidates:
+    """One row's guesses after each place, as probabilities; the tokens count."""
+    count = sum(map(len, logs))
+    return Candidates(torch.arange(count).reshape(len(logs), -1), torch.tensor(logs).log())
+
+
+def test_nodes_below_follow_their_own_parent_in_whatever_order_parents_were_expanded() -> None:
+    growth = Growth(DynamicShape(3, 2, 6), [view_row([1], 3, 6)], 0.0)
+    assert growth.add(guessed([0.3, 0.6])) == 2
+    assert growth.add(guessed([0.5, 0.4], [0.9, 0.1])) == 2
+    # The second guess is the best of all. After it come its first and, with 0.27, the first of the other one.
+    assert growth.expanded.tolist() == [[1, 0, 2, 4]]
+    assert growth.expanded_draft(np.array([0])).parents.tolist() == [[ROOT, ROOT, 0, 1]]
+
+
+def test_a_row_with_room_for_what_was_expanded_goes_on_where_deeper_nodes_are_better() -> None:
+    growth = Growth(DynamicShape(2, 2, 4), [view_row([1], 2, 2)], 0.0)
+    assert growth.add(guessed([0.9, 0.1])) == 2
+    assert growth.add(guessed([0.9, 0.1], [0.5, 0.5])) == 0
+    draft = growth.draft()
+    assert draft.parents.tolist() == [[ROOT, 0]]
+
+
+def test_a_node_that_is_as_likely_as_is_asked_stays() -> None:
+    growth = Growth(StaticShape(chain(2)), [view_row([1], 2, 2)], 1.0)
+    growth.add(guessed([1.0]))
+    growth.add(guessed([1.0]))
+    assert growth.draft().counts.tolist() == [2]
