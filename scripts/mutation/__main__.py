@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scripts.mutation import mutants, reach, running
 from scripts.mutation.mutants import Mutant, Source
 from scripts.mutation.reach import Reach
-from scripts.mutation.report import Finding, explanations, written
+from scripts.mutation.report import SAME, Finding, explanations, written
 from scripts.mutation.running import Outcome, Task, Trial
 from scripts.mutation.session import Session
 
@@ -35,7 +35,9 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     session = Session(options.session)
     sample = list(_sample(options))
-    if (options.measure or not session.reach_file.exists()) and not _measured(session.reach_file, options.tests):
+    unknown = () if session.reach_file.exists() else options.tests
+    measured = options.measure or unknown
+    if measured and not _measured(session.reach_file, measured):
         print(f"the tests fail before anything is changed: {session.reach_file.with_suffix('.log')} tells why")
         return 2
     _try_all(session, reach.load(session.reach_file), sample, options)
@@ -72,7 +74,12 @@ def _measured(file: Path, tests: Sequence[str]) -> bool:
 
 def _try_all(session: Session, reached: Reach, sample: Sequence[tuple[Source, Mutant]], options: Any) -> None:
     """Those without an outcome; each outcome is kept at once."""
-    waiting = [pair for pair in sample if not session.is_settled(pair[1], options.again)]
+    same = {place for place, known in explanations().items() if known.kind in SAME}
+    waiting = [
+        (source, mutant)
+        for source, mutant in sample
+        if not session.is_settled(mutant, options.again and (mutant.file, mutant.after) not in same)
+    ]
     tasks = [_task(reached, source, mutant, options.budget) for source, mutant in waiting]
     for task in tasks:
         if not task.tests:
@@ -111,8 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         help="keeps outcomes; a run that was interrupted goes on there (default: .mutation)",
     )
     add("--tests", nargs="*", default=TESTS, metavar="ARGUMENT", help="of pytest (default: %(default)s)")
-    add("--measure", action="store_true", help="find out again which tests run which lines: there are new tests")
-    add("--again", action="store_true", help="try those that survived once more")
+    add("--measure", nargs="*", default=(), metavar="ARGUMENT", help="of pytest: new tests, of which nothing is known")
+    add("--again", action="store_true", help="try those once more that survived and are not said to be the same")
     add("--output", type=Path, metavar="FILE", help="write the report there too, as Markdown")
     return parser
 

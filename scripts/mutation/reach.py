@@ -48,13 +48,17 @@ class Reach:
     def total(self, tests: Sequence[str]) -> float:
         return sum(self.seconds[test] for test in tests)
 
+    def joined(self, later: Reach) -> Reach:
+        """With what was measured later in place of what is known of the same tests."""
+        return Reach({**self.seconds, **later.seconds}, {**self.lines, **later.lines})
+
 
 def load(file: Path) -> Reach:
-    return Reach(**json.loads(file.read_text()))
+    return Reach(**json.loads(file.read_text())) if file.exists() else Reach({}, {})
 
 
 def measure(root: Path, package: str, chosen: Sequence[str], file: Path) -> None:
-    """Run tests that arguments of pytest choose, where the package is not loaded yet, and write what they reach."""
+    """Run tests that arguments of pytest choose, where the package is not loaded yet, and add what they reach."""
     be_quiet(file.with_suffix(".log"))
     measured = coverage.Coverage(source=[str(root / package)], data_file=None, config_file=False)
     watch = _Watch(measured)
@@ -70,7 +74,7 @@ def measure(root: Path, package: str, chosen: Sequence[str], file: Path) -> None
                     of_test = lines.setdefault(test, {}).setdefault(Path(name).relative_to(root).as_posix(), [])
                     of_test.append(line)
         reach = Reach({test: watch.seconds[test] for test in lines if test in watch.seconds}, lines)
-        file.write_text(json.dumps(asdict(reach)))
+        file.write_text(json.dumps(asdict(load(file).joined(reach))))
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""What a drafter guesses: how likely each guess is thought to be, and what truncation cuts off before noise is added."""
+"""What a drafter guesses: how likely each guess is thought to be, and what truncation cuts off before noise comes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trtspec.decoding.growth import Growth
 from trtspec.decoding.trees import DynamicShape, StaticShape, TreeShape, chain
 
 Path = tuple[int, ...]
-TREES = (chain(4), ((0,), (1,), (0, 0), (2,), (0, 1), (1, 0), (0, 0, 0), (1, 0, 1)))
+TREES = (chain(4), ((0,), (1,), (0, 0)), ((0,), (1,), (0, 0), (2,), (0, 1), (1, 0), (0, 0, 0), (1, 0, 1)))
 
 
 def guess(row: int, path: Path, children: int, spread: float) -> tuple[list[int], list[float]]:
@@ -164,3 +164,8 @@ def test_a_node_that_is_as_likely_as_is_asked_stays() -> None:
     growth.add(guessed([1.0]))
     growth.add(guessed([1.0]))
     assert growth.draft().counts.tolist() == [2]
+
+
+def test_a_dynamic_tree_is_as_deep_as_it_is_asked_to_be_whatever_rows_allow() -> None:
+    rows, asked = grown(DynamicShape(2, 2, 6), [(5, 6)], 1.0, 0.0)
+    assert max(map(len, rows[0])) == asked == 2

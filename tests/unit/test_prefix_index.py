@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trtspec.decoding.prefix_index import PrefixIndex
 
 
@@ -22,3 +24,14 @@ def test_what_follows_an_unknown_block_is_not_found() -> None:
 def test_the_first_name_that_is_known_counts() -> None:
     index = index_of(a=1, b=2)
     assert index.find([[b"a", b"b"], [b"x", b"b"], [b"b", b"a"]]) == [1, 2, 2]
+
+
+def test_the_check_tells_blocks_that_rest_in_use_from_those_that_do_not_rest_unused() -> None:
+    index = index_of(a=1)
+    index.check([0, 1])
+    with pytest.raises(AssertionError, match="does not rest unused"):
+        index.check([0, 0])
+    index.rest(1)
+    index.check([0, 0])
+    with pytest.raises(AssertionError, match="a block rests in use"):
+        index.check([0, 1])
