@@ -48,6 +48,7 @@ class ScriptedNetwork:
     def forward(self, plan: DraftPlan, draft: Draft, states: Tensor | None) -> DraftOutput:
         nodes = [draft.tokens[i, :count].tolist() for i, count in enumerate(draft.counts.tolist())]
         for row, tokens in zip(plan.rows, nodes, strict=True):
+            assert row.next_position <= self.positions, "more is fed than the network's context holds"
             for offset, token in enumerate([*row.tokens, *tokens]):
                 self._cells[self._slot(row, row.start + offset)] = token
         told = iter([] if states is None else states[:, 0].tolist())

@@ -105,6 +105,26 @@ def test_drafts_shrink_to_nothing_before_anybody_has_to_go() -> None:
     assert engine.stats().preemptions == 0
 
 
+def test_nobody_has_to_go_while_there_is_a_place_for_one_more_token() -> None:
+    """Both texts fill their last block to its last place: there never is a free block, and none is missing."""
+    engine, _ = scripted_engine(LAW, NoProposer(), blocks=2, block_tokens=4, context=8)
+    requests = [Request("a", (1, 2), 3), Request("b", (3, 4), 3)]
+    results = drive(engine, requests)
+    assert all(results[item.request_id].ids == greedy(LAW, item.prompt, 3) for item in requests)
+    assert engine.stats().preemptions == 0
+
+
+def test_an_engine_checks_its_books() -> None:
+    engine, _ = scripted_engine(LAW, NoProposer())
+    engine.submit(Request("a", (1, 2), 3))
+    plan, _ = engine.begin(0.0)
+    assert plan is not None
+    engine.check()
+    plan.rows[0].blocks.clear()  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="users are counted wrong"):
+        engine.check()
+
+
 def test_what_the_pool_could_never_hold_is_refused_alone() -> None:
     engine, _ = scripted_engine(LAW, NoProposer(), blocks=4, block_tokens=4, context=100)
     with pytest.raises(PromptTooLong, match="10 prompt tokens and max_tokens 7 exceed 16 positions"):

@@ -318,3 +318,8 @@ def test_a_request_that_must_not_draft_finds_what_others_computed_and_not_the_ot
     assert [drive(engine, [item])["a"].cached_tokens for item in (off, on, on, off)] == [0, 0, 12, 12]
     longer = replace(off, prompt=(*off.prompt, *plain([off])["a"], 7))
     assert [drive(engine, [longer])["a"].cached_tokens for _ in range(2)] == [20, 20]
+
+
+def test_medusa_without_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match="medusa drafts with heads, and the drafter has none"):
+        make_proposer(config("medusa", "chain"), Drafter())

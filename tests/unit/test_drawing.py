@@ -52,6 +52,14 @@ def test_ids_are_the_targets_and_no_other_token_has_a_probability() -> None:
     assert drawn.probs.shape == (300, 12) and drawn.probs[0].count_nonzero() == 5
 
 
+def test_a_drafter_that_knows_all_tokens_in_another_order_draws_the_targets_ids() -> None:
+    ids = torch.tensor([3, 1, 4, 0, 2])
+    certain = torch.full((1, 5), -50.0)
+    certain[0, 2] = 50.0
+    found = draw(certain, rows_of(SamplingParams(1.0)), ids, 5)
+    assert found.tokens.tolist() == [4] and found.probs.argmax(dim=1).tolist() == [4]
+
+
 @pytest.mark.parametrize(("width", "vocabulary"), [(8, 5), (5, 8)])
 def test_padding_of_either_model_is_never_drawn(width: int, vocabulary: int) -> None:
     """The padded ids of the wider drafter are its best ones; the narrower one knows less than the target emits."""

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from trtspec.decoding.growth import Growth
 from trtspec.decoding.trees import DynamicShape, StaticShape, TreeShape, chain
 
 Path = tuple[int, ...]
-TREES = (chain(4), ((0,), (1,), (0, 0), (2,), (0, 1), (1, 0), (0, 0, 0), (1, 0, 1)))
+TREES = (chain(4), ((0,), (1,), (0, 0)), ((0,), (1,), (0, 0), (2,), (0, 1), (1, 0), (0, 0, 0), (1, 0, 1)))
 
 
 def guess(row: int, path: Path, children: int, spread: float) -> tuple[list[int], list[float]]:
@@ -141,3 +142,38 @@ def test_paths_lead_to_the_places_that_are_expanded_next() -> None:
     assert growth.paths(0) == [()] and growth.places == 1
     growth.add(Candidates(torch.tensor([[5, 6]]), torch.zeros(1, 2)))
     assert growth.paths(0) == [(5,), (6,)] and growth.places == 2
+
+
+def guessed(*logs: Sequence[float]) -> Candidates:
+    """One row's guesses after each place, as probabilities; the tokens count."""
+    count = sum(map(len, logs))
+    return Candidates(torch.arange(count).reshape(len(logs), -1), torch.tensor(logs).log())
+
+
+def test_nodes_below_follow_their_own_parent_in_whatever_order_parents_were_expanded() -> None:
+    growth = Growth(DynamicShape(3, 2, 6), [view_row([1], 3, 6)], 0.0)
+    assert growth.add(guessed([0.3, 0.6])) == 2
+    assert growth.add(guessed([0.5, 0.4], [0.9, 0.1])) == 2
+    # The second guess is the best of all. After it come its first and, with 0.27, the first of the other one.
+    assert growth.expanded.tolist() == [[1, 0, 2, 4]]
+    assert growth.expanded_draft(np.array([0])).parents.tolist() == [[ROOT, ROOT, 0, 1]]
+
+
+def test_a_row_with_room_for_what_was_expanded_goes_on_where_deeper_nodes_are_better() -> None:
+    growth = Growth(DynamicShape(2, 2, 4), [view_row([1], 2, 2)], 0.0)
+    assert growth.add(guessed([0.9, 0.1])) == 2
+    assert growth.add(guessed([0.9, 0.1], [0.5, 0.5])) == 0
+    draft = growth.draft()
+    assert draft.parents.tolist() == [[ROOT, 0]]
+
+
+def test_a_node_that_is_as_likely_as_is_asked_stays() -> None:
+    growth = Growth(StaticShape(chain(2)), [view_row([1], 2, 2)], 1.0)
+    growth.add(guessed([1.0]))
+    growth.add(guessed([1.0]))
+    assert growth.draft().counts.tolist() == [2]
+
+
+def test_a_dynamic_tree_is_as_deep_as_it_is_asked_to_be_whatever_rows_allow() -> None:
+    rows, asked = grown(DynamicShape(2, 2, 6), [(5, 6)], 1.0, 0.0)
+    assert max(map(len, rows[0])) == asked == 2

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.plans import decode_row, plan_of
+from trtspec.decoding.chooser import accept_draws
 from trtspec.decoding.rng import MAX_NOISE, MIN_NOISE, Lane, gumbel, philox, seed_words, uniforms
+from trtspec.types import Request
 
 # From the known-answer file of the authors' Random123 library, philox4x32 with 10 rounds.
 VECTORS = [
@@ -61,3 +64,13 @@ def test_noise_stays_within_its_bounds() -> None:
     noise = gumbel(seed_words([9]).expand(2, count), zeros, zeros, torch.arange(count))
     assert torch.isfinite(noise).all()
     assert noise.mean().item() == pytest.approx(0.5772, abs=0.02)
+
+
+def test_whether_a_drafted_token_stays_is_drawn_by_seed_and_position_alone() -> None:
+    """However deep the draft is, from wherever it begins, and whatever stands beside it."""
+    early, late = (decode_row(Request("a", (1, 2), 9, seed=7), (5,) * output) for output in (1, 2))
+    other = decode_row(Request("b", (1, 2), 9, seed=8), (5,))
+    deep = accept_draws(plan_of(early, other), 4)
+    assert torch.equal(deep[0, 1:], accept_draws(plan_of(late), 3)[0])
+    assert torch.equal(deep[1], accept_draws(plan_of(other), 4)[0])
+    assert not torch.isin(deep[0], deep[1]).any() and len(set(deep[0].tolist())) == 4

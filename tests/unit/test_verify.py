@@ -46,6 +46,7 @@ def walk(tree: Tree, ids: list[int]) -> tuple[list[int], int]:
 def test_walk_tree_follows_the_targets_choices(batch: tuple[list[Tree], list[list[int]]]) -> None:
     rows, ids = batch
     outcome = walk_tree(Draft.trees(rows), torch.tensor(ids))
+    assert outcome.emitted.shape == (len(rows), outcome.path.shape[1] + 1)
     for i, tree in enumerate(rows):
         path, bonus = walk(tree, ids[i])
         accepted = int(outcome.accepted[i])
