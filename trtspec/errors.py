@@ -10,7 +10,7 @@ TrtspecError
 │   ├── Unsupported         this engine cannot do what the request asks
 │   ├── SpeculationRefused  the request insists on speculation that is off
 │   ├── Overloaded          the server has no room for the request; try again
-│   │   └── QueueTimeout    the request waited longer than the server lets it; try again
+│   ├── QueueTimeout        the request waited longer than the server lets it; try again
 │   ├── ClientBusy          the client has as many live requests as one may have
 │   ├── RateLimited         the client has used up what it may use in a minute
 │   ├── SlowReader          the client did not take what was sent to it
@@ -90,7 +90,7 @@ class Overloaded(RequestError):
     reason = "OVERLOADED"
 
 
-class QueueTimeout(Overloaded):
+class QueueTimeout(RequestError):
     reason = "QUEUE_TIMEOUT"
 
 

@@ -45,7 +45,7 @@ CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
-_TRY_AGAIN = (errors.Overloaded, errors.ClientBusy, errors.RateLimited)
+_TRY_AGAIN = (errors.Overloaded, errors.QueueTimeout, errors.ClientBusy, errors.RateLimited)
 """Refusals that a pause can help; all come before anything was sent."""
 
 _log = logging.getLogger(__name__)
