@@ -74,6 +74,7 @@ async def test_pages_follow_each_other_oldest_first() -> None:
             pages.append([live.request_id for live in page.requests])
             token = page.next_page_token
         assert [live.request_id for live in await it.admin.list_requests()] == [f"r{i}" for i in range(5)]
+        assert (await stub.ListRequests(pb.ListRequestsRequest(page_size=5))).next_page_token == ""
         for request in (pb.ListRequestsRequest(page_size=-1), pb.ListRequestsRequest(page_token="x")):
             with pytest.raises(grpc.aio.AioRpcError, match="page_") as caught:
                 await stub.ListRequests(request)
