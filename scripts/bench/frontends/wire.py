@@ -20,7 +20,7 @@ DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 MARK = b"#" * 8
 """In a request, for a number of the stream in its place."""
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MOST = 2**31 - 1
 """The largest window; no run sends so much."""
 _FIRST_WINDOW = 65_535
@@ -59,7 +59,11 @@ class Connection:
         """Bytes of the message that has begun on a stream."""
         self._rest = b""
         settings = struct.pack("!HI", 4, _MOST)
-        opening = [_PREFACE, frame(SETTINGS, 0, 0, settings), frame(WINDOW, 0, 0, struct.pack("!I", _MOST - _FIRST_WINDOW))]
+        opening = [
+            PREFACE,
+            frame(SETTINGS, 0, 0, settings),
+            frame(WINDOW, 0, 0, struct.pack("!I", _MOST - _FIRST_WINDOW)),
+        ]
         head = b"\0" + struct.pack("!I", len(request))
         for stream in self.messages:
             message = head + request.replace(MARK, b"%08d" % (self.socket.fileno() * 10_000 + stream))
@@ -94,7 +98,7 @@ class Connection:
     def _count(self, stream: int, data: bytes, at: int, end: int) -> None:
         """Count the messages that end here. The head of a message is not torn apart by any server measured."""
         at += self._lacking[stream]
-        self.messages[stream] += 0 < self._lacking[stream] and at <= end
+        self.messages[stream] += self._lacking[stream] > 0 and at <= end
         while at < end:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "big")
             self.messages[stream] += at <= end
