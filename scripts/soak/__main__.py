@@ -138,7 +138,7 @@ def describe(outcome: Outcome) -> str:
         [
             f"{len(outcome.requests)} requests: {dict(kinds)}",
             f"{outcome.counting.arrived_calls} calls arrived and {outcome.counting.ended_calls} ended: {statuses}",
-            f"{tokens} tokens seen by clients; memory {early:.0f} MB after a quarter of the time, {late:.0f} at the end",
+            f"{tokens} tokens seen by clients; memory {early:.0f} MB at a quarter of the time, {late:.0f} at the end",
             *(outcome.faults or ["all blocks are free, nothing is left, and the counts agree"]),
         ]
     )

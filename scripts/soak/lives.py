@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Any
 
 import grpc
 
@@ -38,12 +39,12 @@ class Reached(Client):
 
 
 async def _read(
-    client: Client, seen: Seen, name: str, tokens: int, chunks: int = sys.maxsize, pause: float = 0.0, **options: object
+    client: Client, seen: Seen, name: str, tokens: int, chunks: int = sys.maxsize, pause: float = 0.0, **options: Any
 ) -> None:
     """Read so many chunks at most, each after a pause, and then leave."""
     events = client.generate(
         f"tell me of {name}", request_id=name, max_tokens=tokens, ignore_eos=True, temperature=1.0, **options
-    )  # type: ignore[arg-type]
+    )
     async with aclosing(events):
         async for event in events:
             match event:
@@ -129,7 +130,7 @@ LIVES: dict[Life, int] = {
 async def lead(address: str, requests: Requests, rng: Random, over: Callable[[], bool], number: int) -> None:
     """One life after another, over one connection."""
     lives, weights = list(LIVES), list(LIVES.values())
-    async with Reached(address) as client:
+    async with (client := Reached(address)):
         for count in itertools.count():
             if over():
                 return

@@ -1,4 +1,4 @@
-"""Two thousand streams at once on one front-end: each gets its own tokens, all of them and in order, in bounded memory."""
+"""Two thousand streams at once on one front-end: each gets its own tokens, all and in order, in bounded memory."""
 
 from __future__ import annotations
 

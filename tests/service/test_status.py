@@ -36,6 +36,9 @@ def test_every_request_error_has_a_status() -> None:
     assert len({kind.reason for kind in CODES}) == len(CODES)
 
 
+NOTHING = SpeculationStats()
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -51,10 +54,11 @@ def test_the_code_follows_the_error(error: Exception, code: grpc.StatusCode) -> 
 
 @pytest.mark.parametrize("n", [1, 64, 1000])
 @pytest.mark.parametrize("end", [None, End(FinishReason.STOP, "x" * 9000), End(FinishReason.EOS, None, 2**31 - 1)])
-def test_the_largest_partial_fits_into_trailers(n: int, end: End | None) -> None:
+def test_the_largest_partial_fits_into_trailers(n: int, end: End | None, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = [OutputAssembler(str, (), StopScanner(()), keep_output=True, keep_passes=True) for _ in range(n)]
     many = (2**62,) * (MAX_DRAFT_TOKENS + 1)
-    outputs[0].stats = SpeculationStats(*[2**62] * 8, histogram=many, drafted_at=many, accepted_at=many)
+    huge = SpeculationStats(*[2**62] * 8, histogram=many, drafted_at=many, accepted_at=many)
+    monkeypatch.setattr(OutputAssembler, "stats", property(lambda self: huge if self is outputs[0] else NOTHING))
     for output in outputs:
         output.count, output.end = 2**20, end
     model = ServedModel(FakeExecutor().info(), GenerationDefaults())

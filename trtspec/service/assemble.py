@@ -21,8 +21,8 @@ MAX_PASS_RECORDS = 4096
 
 _LIGHT_WORK = 1024
 _TOKEN_WORK = 16
-"""Decoding a token takes as long as looking for so many characters of stop strings, some five microseconds; so 64 tokens
-without stop strings are light, and no token is where stop strings are long."""
+"""Decoding a token takes as long as looking for so many characters of stop strings, some five microseconds. So 64
+tokens without stop strings are light, and no token is where stop strings are long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 KINDS = {"bare": "ours", "trtspec": "ours", "smg": "smg"}
 """The module of each."""
@@ -42,7 +43,7 @@ class Told:
     messages: int
 
 
-Serve = Callable[[Load, Callable[[Told], None]], Awaitable[None]]
+Serve = Callable[[Load, Callable[[Told], None]], Coroutine[Any, Any, None]]
 
 
 def main(argv: Sequence[str]) -> None:

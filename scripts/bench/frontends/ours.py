@@ -78,7 +78,8 @@ class ScriptedExecutor:
         return Health.SERVING
 
     async def wait_for_change(self, health: Health) -> Health:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        return health
 
     async def aclose(self) -> None:
         """Nothing is open."""

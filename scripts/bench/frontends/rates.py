@@ -22,7 +22,6 @@ from pathlib import Path
 
 STREAMS = 256
 _CLOCK = os.sysconf("SC_CLK_TCK")
-_PARTS = [sys.executable, "-m"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +128,40 @@ def table(contenders: Sequence[Contender], runs: Sequence[Sequence[Measured]]) -
     return "\n".join(lines)
 
 
+def report(options: argparse.Namespace, command: str) -> str:
+    """Both loads: a token in each message, and a pass of speculation."""
+    contenders = [Contender("bare", "bare"), Contender("trtspec", "trtspec")]
+    if options.smg:
+        contenders.append(Contender("SMG", "smg", str(options.smg)))
+    text = [
+        "# What a front-end costs",
+        f"`{command}` on {cpu_name()}, {len(os.sched_getaffinity(0))} cores. {STREAMS} streams at once over "
+        f"{options.connections} connections, {options.tokens} tokens each; medians of {options.rounds} rounds in which "
+        "the servers take turns, the least and the most in brackets. `bare` is a grpc.aio server that streams the "
+        "messages that trtspec sends, made before; `SMG` the vLLM servicer of the Shepherd Model Gateway, which sends "
+        "ids without text. All but `bare` read the same scripted engine, which always has the next step.",
+    ]
+    for accepted in options.accepted:
+        load = ["--engine", str(options.engine), "--tokens", str(options.tokens), "--accepted", str(accepted)]
+        runs = compare(contenders, [*load, "--streams", str(STREAMS)], options.connections, options.rounds)
+        text += [f"## {accepted + 1} tokens in each message", table(contenders, runs)]
+    return "\n\n".join(text) + "\n"
+
+
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench.frontends.rates", description=__doc__)
     parser.add_argument("--engine", type=Path, required=True, metavar="DIR", help="engine whose tokenizer is used")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="how often each is measured")
     parser.add_argument("--connections", type=int, default=8, metavar="N", help="connections of the streams")
     parser.add_argument("--tokens", type=int, default=100, metavar="N", help="tokens of each stream")
-    parser.add_argument("--accepted", type=int, default=0, metavar="N", help="drafted tokens accepted in each pass")
+    parser.add_argument("--accepted", type=int, nargs="+", default=[0, 2], metavar="N", help="drafted and accepted")
     parser.add_argument("--smg", type=Path, metavar="PYTHON", help="of an environment with smg-grpc-servicer and vLLM")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the report")
     options = parser.parse_args(argv)
-    load = ["--engine", str(options.engine), "--tokens", str(options.tokens), "--accepted", str(options.accepted)]
-    load += ["--streams", str(STREAMS)]
-    contenders = [Contender("bare", "bare"), Contender("trtspec", "trtspec")]
-    if options.smg:
-        contenders.append(Contender("SMG", "smg", str(options.smg)))
-    print(table(contenders, compare(contenders, load, options.connections, options.rounds)))
+    text = report(options, " ".join(["python -m scripts.bench.frontends.rates", *argv]))
+    print(text)
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
-from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-not-found]
-from smg_grpc_proto import vllm_engine_pb2_grpc as rpc  # type: ignore[import-not-found]
-from smg_grpc_servicer.vllm.servicer import VllmEngineServicer  # type: ignore[import-not-found]
+from smg_grpc_proto import vllm_engine_pb2 as pb
+from smg_grpc_proto import vllm_engine_pb2_grpc as rpc
+from smg_grpc_servicer.vllm.servicer import VllmEngineServicer
 from vllm.outputs import CompletionOutput, RequestOutput
 
 from scripts.bench.frontends.answering import Load, Told

@@ -20,7 +20,7 @@ DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 MARK = b"#" * 8
 """In a request, for a number of the stream in its place."""
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _MOST = 2**31 - 1
 """The largest window; no run sends so much."""
 _FIRST_WINDOW = 65_535
@@ -60,7 +60,7 @@ class Connection:
         self._rest = b""
         settings = struct.pack("!HI", 4, _MOST)
         opening = [
-            _PREFACE,
+            PREFACE,
             frame(SETTINGS, 0, 0, settings),
             frame(WINDOW, 0, 0, struct.pack("!I", _MOST - _FIRST_WINDOW)),
         ]
