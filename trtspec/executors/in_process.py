@@ -34,10 +34,15 @@ class InProcessExecutor:
         self._thread = threading.Thread(target=self._run, name="trtspec-engine", daemon=True)
         self._thread.start()
 
-    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if self._health is not Health.SERVING:
             raise EngineLost("the engine is not running")
-        return self._streams.run(request, self._inbox.put)
+        events = self._streams.run(request, self._inbox.put)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
 
     def info(self) -> EngineInfo:
         return self._opened.info

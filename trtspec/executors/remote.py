@@ -39,9 +39,14 @@ class RemoteExecutor:
             raise EngineLost("the main process ended before the engine was open")
         return cls(channel, welcome)
 
-    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         self._check()
-        return self._streams.run(request, partial(self._send, request))
+        events = self._streams.run(request, partial(self._send, request))
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
 
     def info(self) -> EngineInfo:
         return self._info

@@ -64,13 +64,18 @@ class WorkerExecutor:
             await child.end(DEATH_GRACE_SECONDS)
             raise
 
-    def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestEvent, None]:
         if (health := self._condition.health) is not Health.SERVING:
             again = "" if health is Health.FAILED else "; try again"
             raise EngineLost(f"the engine is {health.value}{again}")
         if self._crashes.suspects(request, time.monotonic()):
             raise EngineFault("this request was in flight in two crashes of the engine; it is not tried again")
-        return self._streams.run(request, self._send)
+        events = self._streams.run(request, self._send)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
 
     def info(self) -> EngineInfo:
         return self._info
