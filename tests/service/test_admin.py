@@ -186,6 +186,21 @@ async def test_a_cap_is_told_and_no_refusal() -> None:
     assert info.defaults.speculation.max_draft_tokens == 3 and info.limits.max_draft_tokens == 8
 
 
+async def test_a_request_that_began_without_drafts_is_listed_without_them_to_its_end() -> None:
+    executor, _ = holding()
+    async with operated(executor) as it:
+        await it.admin.set_speculation(off=True)
+        held = [await begun(it.client, 5, request_id="plain")]
+        await it.admin.set_speculation(restore=True)
+        held.append(await begun(it.client, request_id="drafts"))
+        await it.admin.set_speculation(max_draft_tokens=2)
+        plain, drafts = await it.admin.list_requests()
+    assert len(held) == 2
+    assert (plain.asked_draft_tokens, plain.max_draft_tokens) == (4, 0)
+    assert plain.speculation.method == spec.SPECULATION_METHOD_NONE
+    assert (drafts.asked_draft_tokens, drafts.max_draft_tokens) == (4, 2)
+
+
 async def test_a_request_that_waited_while_speculation_was_switched_off_is_refused_before_it_is_accepted() -> None:
     executor, hold = holding()
     hold.event.set()

@@ -194,8 +194,8 @@ class Answer:
     async def _chunk(self, chunk: pb.Chunk) -> None:
         index = chunk.output_index
         self._tokens[index] += len(chunk.token_ids)
-        self._drafted[index] += sum(item.drafted_count for item in chunk.passes if not item.prefill)
-        self._accepted[index] += sum(item.accepted_count for item in chunk.passes if not item.prefill)
+        self._drafted[index] += sum(item.drafted_count for item in chunk.passes)
+        self._accepted[index] += sum(item.accepted_count for item in chunk.passes)
         kept = self._kept(chunk.token_ids)
         if self._request.streaming and kept:
             told = smg.GenerateStreamChunk(

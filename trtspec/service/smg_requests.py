@@ -97,7 +97,7 @@ def _sampling(request: Any, model: ServedModel) -> pb.SamplingOptions:
     for name, unset in _UNSET.items():
         value = meant(getattr(config, name)) if config.HasField(name) else unset
         # What changes nothing need not be asked for, so that engines which lack the feature serve it.
-        if name == "temperature" or value != unset or getattr(model.defaults.sampling, name) != unset:
+        if value != unset or getattr(model.defaults.sampling, name) != unset:
             setattr(result, name, value)
     if config.HasField("seed"):
         result.seed = config.seed

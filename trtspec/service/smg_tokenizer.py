@@ -16,8 +16,6 @@ from trtspec.service.servicer import Backend
 
 _CHUNK_BYTES = 64 << 10
 _GENERATION = "generation_config.json"
-_WRITTEN = (1980, 1, 1, 0, 0, 0)
-"""One time for all files, so that equal tokenizers have equal archives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class TokenizerBundle:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in sorted(files.items()):
-                archive.writestr(zipfile.ZipInfo(name, _WRITTEN), content, zipfile.ZIP_DEFLATED)
+                # An entry of its own has no time of writing, so that equal tokenizers have equal archives.
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
         data = packed.getvalue()
         return cls(data, hashlib.sha256(data).hexdigest())
 
