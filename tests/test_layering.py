@@ -17,7 +17,7 @@ CORE = frozenset(
     {
         *("trtspec", "types", "errors", "cache", "capabilities", "config"),
         *("cpu", "draft_limits", "followed", "generation", "manifest", "narrowing", "openmp", "ranks", "speculative"),
-        *("stop_signals", "trailers"),
+        *("declared", "settings", "stop_signals", "trailers"),
     }
 )
 """Modules of `trtspec` below everything else."""

@@ -1,6 +1,7 @@
 """What an operator can set on an engine when it is opened, each declared once.
 
-Flags, their help and their checks derive from the fields' metadata (`trtspec.cli.options`).
+Flags, variables, the file of settings, their help and their checks derive from the fields' metadata
+(`trtspec.declared`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from trtspec.declared import check_values, flag
 from trtspec.errors import ConfigError
 
 
@@ -83,16 +85,7 @@ class EngineOptions:
     """Keys of a speculative configuration that change what the engine was built with, within what it was built for."""
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value, flag = getattr(self, item.name), "--" + item.name.replace("_", "-")
-            if value is None:
-                continue
-            least = item.metadata.get("min")
-            if least is not None and value < least:
-                raise ConfigError(f"{flag} is {value}; allowed is {least} or more")
-            choices = item.metadata.get("choices", (value,))
-            if value not in choices:
-                raise ConfigError(f"{flag} is {value}; allowed is {', '.join(choices)}")
+        check_values(self)
 
     @property
     def embedded(self) -> EmbeddedOptions:
@@ -112,5 +105,4 @@ class EngineOptions:
         """Raises `ConfigError` where one of these was given: it is for other engines and would change nothing here."""
         for name in names:
             if getattr(self, name) is not None:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{flag} is for {theirs}, and this one was built for {ours}; leave it out")
+                raise ConfigError(f"{flag(name)} is for {theirs}, and this one was built for {ours}; leave it out")

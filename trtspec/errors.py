@@ -13,7 +13,9 @@ TrtspecError
 │   ├── EngineLoading       the engine is not open yet; try again
 │   ├── EngineLost          the engine's process died; go elsewhere
 │   ├── EngineFault         the engine produced nonsense, such as NaN logits
-│   └── DeadlineExceeded    the time was over before the request was accepted
+│   ├── DeadlineExceeded    the time was over before the request was accepted
+│   ├── Unauthenticated     the client did not show who it is
+│   └── PermissionDenied    the client may not do that
 ├── ConfigError             a setting is wrong: names the flag or key
 ├── CheckpointError         a checkpoint cannot be built: names file, tensor and both values
 ├── EngineFolderError       a folder is no complete engine
@@ -97,6 +99,14 @@ class EngineFault(RequestError):
 
 class DeadlineExceeded(RequestError):
     reason = "DEADLINE_EXCEEDED"
+
+
+class Unauthenticated(RequestError):
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(RequestError):
+    reason = "PERMISSION_DENIED"
 
 
 class ConfigError(TrtspecError):

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -227,13 +228,23 @@ async def test_it_runs_in_a_worker_process(folder: Path) -> None:
         await executor.aclose()
 
 
+MARK = "TRTSPEC_TEST_MARK"
+"""In the environment of all processes that a test starts, even of orphans."""
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, uuid.uuid4().hex)
+
+
 def draft_processes() -> list[int]:
-    """Of any worker that lives. What such a process starts has its name, too, until it becomes another program."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    """Of any worker of this test. What such a process starts has its name, too, until it becomes another program."""
+    parents, mark = {}, f"{MARK}={os.environ[MARK]}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"draft_worker" in entry.read_bytes():
-                parents[int(entry.parent.name)] = parent_of(int(entry.parent.name))
+            ours = mark in (entry / "environ").read_bytes().split(b"\0")
+            if ours and b"draft_worker" in (entry / "cmdline").read_bytes():
+                parents[int(entry.name)] = parent_of(int(entry.name))
     return [process for process, parent in parents.items() if parent not in parents]
 
 
@@ -242,6 +253,7 @@ def parent_of(process: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("marked")
 async def test_a_draft_engine_that_dies_takes_its_worker_along(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +277,7 @@ async def test_a_draft_engine_that_dies_takes_its_worker_along(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("marked")
 async def test_a_worker_that_is_killed_takes_its_draft_engine_along(folders: Folders) -> None:
     executor = await open_executor(folders["draft_model"], EngineOptions())
     try:

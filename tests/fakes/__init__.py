@@ -18,6 +18,7 @@ from trtspec import generation, manifest
 from trtspec.errors import DeadlineExceeded, DuplicateRequest, EngineLost, RequestError
 from trtspec.generation import GenerationDefaults
 from trtspec.service.model import ServedModel
+from trtspec.service.observing import NOBODY, Observer
 from trtspec.service.options import ServeOptions
 from trtspec.service.server import Server
 from trtspec.service.text import Tokenizer
@@ -298,10 +299,11 @@ async def serving(
     options: ServeOptions | None = None,
     sampling: SamplingParams | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
+    observer: Observer = NOBODY,
 ) -> AsyncIterator[Serving]:
     """A real server on a free loopback port, and a channel to it."""
     options = options or ServeOptions(port=0)
-    server = Server(options, options.message_bytes(LIMITS.max_context_tokens))
+    server = Server(options, options.message_bytes(LIMITS.max_context_tokens), observer)
     defaults = GenerationDefaults(frozenset({EOS}), sampling or SamplingParams(), "test")
     model = ServedModel(executor.info(), defaults, options.default_speculation == "on")
     address = await server.bind()

@@ -89,9 +89,9 @@ async def test_a_killed_worker_ends_its_requests_at_once_and_another_one_serves(
 async def test_an_engine_that_cannot_go_on_ends_its_requests_and_is_restarted(
     fault: str, flags: tuple[str, ...], told: str, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(fault, "40")
+    monkeypatch.setenv(fault, "60")
     async with served(engine, tmp_path / "log", *flags) as (server, client, watch):
-        streams = [await Stream(client, f"prompt {i}", **LONG).begin(2) for i in range(2)]
+        streams = await asyncio.gather(*(Stream(client, f"prompt {i}", **LONG).begin(2) for i in range(2)))
         for stream in streams:
             is_lost(await stream.failure(), stream)
         assert [await watch.next(), await watch.next()] == ["NOT_SERVING", "SERVING"]

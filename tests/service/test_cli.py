@@ -20,16 +20,17 @@ import pytest
 from tests.fakes import FakeExecutor, engine_folder, ids_of, script_of, serving
 from tests.models import tiny_tokenizer
 from trtspec import cache
-from trtspec.cli import info, serve
+from trtspec.cli import build_first, info
 from trtspec.cli.compare import Comparison, Side, verdict
 from trtspec.cli.generate import explain
 from trtspec.cli.main import main, parser
-from trtspec.cli.options import from_options
 from trtspec.cli.render import RunPainter, StreamPrinter, bars, visible
+from trtspec.cli.serve_settings import serve_options_of, settings_of
 from trtspec.client import Chunk, Pass, RequestFailed
 from trtspec.config import EmbeddedOptions, EngineOptions
+from trtspec.declared import groups
 from trtspec.errors import ConfigError, EngineLost
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import ServeOptions, TimeOptions
 from trtspec.types import SamplingParams
 
 
@@ -38,18 +39,23 @@ async def command(*arguments: str) -> int:
     return await asyncio.to_thread(main, arguments)
 
 
+def options_of(*arguments: str) -> tuple[ServeOptions, EngineOptions]:
+    """What `trtspec serve` makes of its command line."""
+    settings = settings_of(parser().parse_args(["serve", "x", *arguments]), {})
+    return serve_options_of(settings), settings.build(EngineOptions)
+
+
 def test_every_option_of_the_dataclasses_is_a_flag_with_its_default() -> None:
-    options = parser().parse_args(["serve", "x"])
-    assert from_options(ServeOptions, options) == ServeOptions()
-    assert from_options(EngineOptions, options) == EngineOptions()
-    set_ = parser().parse_args(["serve", "x", "--port", "0", "--drain-seconds", "1.5", "--verify", "--threads", "1"])
-    assert from_options(ServeOptions, set_) == ServeOptions(port=0, drain_seconds=1.5)
-    assert from_options(EngineOptions, set_) == EngineOptions(verify=True, threads=1)
-    assert all("help" in item.metadata for item in fields(ServeOptions))
+    assert options_of() == (ServeOptions(), EngineOptions())
+    server, engine = options_of("--port", "0", "--drain-seconds", "1.5", "--verify", "--threads", "1")
+    assert server == ServeOptions(port=0, time=TimeOptions(drain_seconds=1.5))
+    assert engine == EngineOptions(verify=True, threads=1)
+    nested = {name for name, _ in groups(ServeOptions)}
+    assert all("help" in item.metadata for item in fields(ServeOptions) if item.name not in nested)
 
 
 def test_a_default_that_is_given_is_told_from_one_that_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    given = from_options(EngineOptions, parser().parse_args(["serve", "x", "--kv-cache-mib", "1024", "--cuda-graphs"]))
+    _, given = options_of("--kv-cache-mib", "1024", "--cuda-graphs")
     assert (given.kv_cache_mib, given.cuda_graphs, given.threads) == (1024, True, None)
     assert given != EngineOptions() and given.embedded == EngineOptions().embedded == EmbeddedOptions()
     with pytest.raises(SystemExit):
@@ -63,7 +69,6 @@ def test_a_default_that_is_given_is_told_from_one_that_is_not(capsys: pytest.Cap
     ("options", "message"),
     [
         ({"port": 70000}, "--port is 70000; allowed is 0 to 65535"),
-        ({"drain_seconds": -1.0}, "--drain-seconds is -1.0; allowed is 0 or more"),
         ({"default_speculation": "maybe"}, "--default-speculation is maybe; allowed is on or off"),
     ],
 )
@@ -384,10 +389,10 @@ def test_serve_builds_a_model_into_the_cache_with_a_named_method(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands: list[Sequence[str]] = []
-    monkeypatch.setattr(serve, "run_builder", lambda command: commands.append(command) or 0)
-    plain = serve.build(model, None)
+    monkeypatch.setattr(build_first, "run_builder", lambda command: commands.append(command) or 0)
+    plain = build_first.build(model, None)
     assert "method none" in capsys.readouterr().err
-    ngram = serve.build(model, {"method": "ngram"})
+    ngram = build_first.build(model, {"method": "ngram"})
     assert commands[0][1:5] == ["-m", "builders.build", "--method", "none"]
     assert commands[1][-2:] == ["--speculative-config", '{"method": "ngram"}']
     assert plain != ngram and plain.parent == ngram.parent == cache.cache_directory() / "engines"
@@ -397,7 +402,7 @@ def test_serve_builds_a_model_into_the_cache_with_a_named_method(
 def test_the_exit_code_of_the_builder_tells_wrong_input_from_failure(
     code: int, expected: int, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "run_builder", lambda command: code)
+    monkeypatch.setattr(build_first, "run_builder", lambda command: code)
     assert main(["serve", str(model)]) == expected
 
 
@@ -405,9 +410,9 @@ def test_the_exit_code_of_the_builder_tells_wrong_input_from_failure(
 def test_a_refused_drafter_is_told_with_the_command_that_builds_it(
     method: str, shown: bool, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "run_builder", lambda command: 2)
+    monkeypatch.setattr(build_first, "run_builder", lambda command: 2)
     with pytest.raises(ConfigError) as refused:
-        serve.build(model, {"method": method})
+        build_first.build(model, {"method": method})
     line = f"`python -m builders.build --method {method} --target {model} --output {cache.cache_directory()}"
     assert (line in str(refused.value)) is shown
     assert ("--allow-unverified-target` and serve" in str(refused.value)) is shown
@@ -447,7 +452,7 @@ def test_a_signal_during_the_build_ends_the_builder_too(stubborn: bool, tmp_path
     place, script = tmp_path / "place", tmp_path / "builder.py"
     script.write_text(BUILDER)
     command = [sys.executable, str(script), str(place), *["stubborn"] * stubborn]
-    code = f"from trtspec.cli import serve; serve._GRACE_SECONDS = 0.2; serve.run_builder({command!r})"
+    code = f"from trtspec.cli import build_first as first; first._GRACE_SECONDS = 0.2; first.run_builder({command!r})"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stderr.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)

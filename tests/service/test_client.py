@@ -14,8 +14,9 @@ from trtspec.cli.json_lines import as_dict
 from trtspec.client import Accepted, Chunk, Client, Finished, Prompt, RequestFailed, convert
 from trtspec.errors import EngineLost
 from trtspec.service import servicer
+from trtspec.service.callers import Caller
 from trtspec.service.model import ServedModel
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import AdmissionOptions, ServeOptions
 from trtspec.service.requests import ParsedRequest, parse_request
 from trtspec.types import FinishReason, Method
 from trtspec.v1 import inference_pb2 as pb
@@ -129,9 +130,9 @@ async def test_ids_of_any_integer_type_are_sent() -> None:
 async def test_every_option_reaches_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[pb.GenerateRequest] = []
 
-    def recorded(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequest:
+    def recorded(request: pb.GenerateRequest, model: ServedModel, caller: Caller) -> ParsedRequest:
         seen.append(request)
-        return parse_request(request, model)
+        return parse_request(request, model, caller)
 
     monkeypatch.setattr(servicer, "parse_request", recorded)
     async with serving(FakeExecutor(script_of("ab", 1))) as server, Client(server.address) as client:
@@ -258,7 +259,7 @@ async def test_a_value_that_cannot_be_sent_is_refused_by_name(
 
 async def test_a_full_queue_tells_how_long_to_wait() -> None:
     executor = FakeExecutor([Pass(ids_of("a"), prefill=True), Hold(asyncio.Event()), Pass(ids_of("b"))])
-    options = ServeOptions(port=0, max_queued_requests=0)
+    options = ServeOptions(port=0, admission=AdmissionOptions(max_queued_requests=0))
     async with serving(executor, options) as server, Client(server.address) as client:
         live = [client.generate("hi") for _ in range(LIMITS.max_batch_size)]
         for events in live:

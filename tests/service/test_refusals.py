@@ -17,7 +17,7 @@ from tests.models import tiny_tokenizer
 from trtspec.errors import InvalidField
 from trtspec.service import answer_size
 from trtspec.service.admission import MOST_TOKENIZE_CALLS
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import AdmissionOptions, ServeOptions
 from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.types import Method
 from trtspec.v1 import inference_pb2 as pb
@@ -306,7 +306,7 @@ async def test_a_live_request_id_cannot_be_used_twice_and_can_be_after_its_end()
 
 async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay() -> None:
     executor = holding()
-    options = ServeOptions(port=0, max_queued_requests=1)
+    options = ServeOptions(port=0, admission=AdmissionOptions(max_queued_requests=1))
     async with serving(executor, options) as server:
         stub = rpc.InferenceStub(server.channel)
         live = [stub.Generate(pb.GenerateRequest(text="hi")) for _ in range(LIMITS.max_batch_size + 1)]
@@ -323,7 +323,9 @@ async def test_a_full_queue_is_resource_exhausted_with_a_retry_delay() -> None:
 
 
 async def test_a_message_over_the_limit_is_resource_exhausted() -> None:
-    async with serving(FakeExecutor(), ServeOptions(port=0, max_message_bytes=1000)) as server:
+    async with serving(
+        FakeExecutor(), ServeOptions(port=0, admission=AdmissionOptions(max_message_bytes=1000))
+    ) as server:
         error = await refusal(server, text="x" * 2000)
     assert error.code() is Code.RESOURCE_EXHAUSTED
 

@@ -18,7 +18,7 @@ from tests.fakes import FakeExecutor, Hold, Pass, engine_folder, ids_of, script_
 from trtspec.config import EngineOptions
 from trtspec.errors import EngineFolderError
 from trtspec.service.address import CannotListen
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import AdmissionOptions, ServeOptions, TimeOptions
 from trtspec.service.server import SERVICE, Server, serve
 from trtspec.service.servicer import InferenceServicer
 from trtspec.types import Health
@@ -125,7 +125,7 @@ class Run:
 
         serving = serve(
             engine_folder(directory),
-            ServeOptions(port=0, **options),  # type: ignore[arg-type]
+            ServeOptions(port=0, time=TimeOptions(**options)),
             EngineOptions(),
             lambda address, model: self.announced.set_result(address),
             open_engine,
@@ -275,7 +275,7 @@ async def test_an_unfinished_engine_is_refused(tmp_path: Path) -> None:
 
 async def test_model_info_tells_limits_capabilities_and_defaults() -> None:
     executor = FakeExecutor()
-    async with serving(executor, ServeOptions(port=0, max_queued_requests=5)) as server:
+    async with serving(executor, ServeOptions(port=0, admission=AdmissionOptions(max_queued_requests=5))) as server:
         info = await rpc.InferenceStub(server.channel).GetModelInfo(pb.GetModelInfoRequest())
     assert (info.model, info.backend, info.dtype, info.has_chat_template) == ("tiny", "embedded", "float32", True)
     assert info.limits.max_queued_requests == 5 and info.limits.max_request_bytes == 1 << 20

@@ -20,6 +20,7 @@ from trtspec.executors.hub import Hub
 from trtspec.service.address import shared_port, shown
 from trtspec.service.front_end import FrontEnd, Order
 from trtspec.service.model import Announce, ServedModel, served_model
+from trtspec.service.operating import Operation, operated
 from trtspec.service.options import ServeOptions
 from trtspec.service.signals import StopSignals
 from trtspec.service.waiting import unless
@@ -54,9 +55,12 @@ async def serve(
                 return True
             try:
                 model = served_model(executor.info(), directory, options)
-                hub = Hub(executor, options.max_requests(model.info.limits.max_batch_size))
-                async with _running(_announce(fronts, announce, shown(options.host, port), model)):
-                    return await _attend(fronts, hub, executor, signals, options.drain_seconds)
+                async with (
+                    operated(executor, Operation(model, options, signals)) as engine,
+                    _running(_announce(fronts, announce, shown(options.host, port), model)),
+                ):
+                    hub = Hub(engine, options.max_requests(model.info.limits.max_batch_size))
+                    return await _attend(fronts, hub, engine, signals, options.time.drain_seconds)
             finally:
                 await executor.aclose()
         finally:

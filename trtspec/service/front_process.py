@@ -39,6 +39,7 @@ async def serve(end: socket.socket, order: Order) -> int:
     """Serve over the channel's executor; what makes that impossible is told to the main process."""
     from trtspec.executors.channel import Channel
     from trtspec.executors.remote import RemoteExecutor
+    from trtspec.service.operating import as_it_is
     from trtspec.service.server import serve_until
     from trtspec.service.signals import FROM_MAIN_PROCESS, StopSignals
 
@@ -52,6 +53,7 @@ async def serve(end: socket.socket, order: Order) -> int:
                 order.options,
                 lambda: RemoteExecutor.join(channel),
                 lambda *_: channel.send(Answering()),
+                as_it_is,
             )
             return 0 if orderly else 1
     except TrtspecError as error:

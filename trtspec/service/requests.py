@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import secrets
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from trtspec.errors import InvalidField
+from trtspec.service.callers import NAMELESS, Caller
 from trtspec.service.checks import check, check_label, check_number, check_room, shown
 from trtspec.service.features import check_features, check_model
 from trtspec.service.model import ServedModel
@@ -90,6 +92,8 @@ class ParsedRequest:
     include_full_output: bool
     priority: int
     tenant: str
+    caller: Caller
+    tags: Mapping[str, str]
     time_budget: float | None
 
     @property
@@ -103,7 +107,7 @@ class ParsedRequest:
         return self.include_full_output or self.granularity is Granularity.FINAL
 
 
-def parse_request(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequest:
+def parse_request(request: pb.GenerateRequest, model: ServedModel, caller: Caller = NAMELESS) -> ParsedRequest:
     """Validate a request and resolve its defaults."""
     check_model(request.model, model)
     check_features(request, model)
@@ -141,7 +145,9 @@ def parse_request(request: pb.GenerateRequest, model: ServedModel) -> ParsedRequ
         min_interval=_min_interval(stream),
         include_full_output=stream.include_full_output,
         priority=request.priority,
-        tenant=_tenant(request),
+        tenant=_tenant(request, caller),
+        caller=caller,
+        tags=dict(request.tags),
         time_budget=_time_budget(request),
     )
 
@@ -222,9 +228,11 @@ def _check_labels(request: pb.GenerateRequest) -> None:
         check_label(f"tags[{key!r}]", value)
 
 
-def _tenant(request: pb.GenerateRequest) -> str:
-    """The tenant as the engine separates prefix caches by it: the salt makes it another one. Neither holds a NUL."""
-    return f"{request.tenant}\0{request.cache_salt}" if request.cache_salt else request.tenant
+def _tenant(request: pb.GenerateRequest, caller: Caller) -> str:
+    """The tenant as the engine separates prefix caches by it. The salt makes it another one, and so does a name that
+    was proven: nobody else can say it. None of them holds a NUL."""
+    tenant = f"{request.tenant}\0{request.cache_salt}" if request.cache_salt else request.tenant
+    return f"{tenant}\0\0{caller.name}" if caller.authenticated else tenant
 
 
 def _seconds(duration: Duration) -> float:

@@ -11,6 +11,7 @@ from trtspec import __version__
 from trtspec.capabilities import Support
 from trtspec.service.assemble import Delta, OutputAssembler
 from trtspec.service.model import ServedModel
+from trtspec.service.observing import Clock
 from trtspec.service.requests import AppliedSpeculation, ParsedRequest, StatsLevel
 from trtspec.service.statistics import decode_pass, first_passes, method_name, passes_truncated, speculation_stats
 from trtspec.types import FinishReason, OutputLaw, SamplingParams, TokenLogprob, TokenLogprobs
@@ -24,16 +25,6 @@ _SUPPORT = {
 }
 MAX_PARTIAL_OUTPUTS = 64
 """Trailing metadata have room for the ends of so many outputs, beside totals over all."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Instants of one request, on `time.monotonic()`; None is what did not happen."""
-
-    arrival: float
-    started: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """One admitted Generate request, from the engine's first event to `finished`.
 
-It owns the request's clock, its outputs and the closing of the engine's iterator. It does not know gRPC: where messages
-go is a function that it is given.
+It owns the request's outputs and the closing of the engine's iterator. Where messages go is a function it is given.
 """
 
 from __future__ import annotations
@@ -13,12 +12,16 @@ from concurrent.futures import Executor as Pool
 from functools import partial
 from typing import TypeVar
 
+import grpc
+
+from trtspec.decoding.stats import SpeculationStats
 from trtspec.errors import Draining, EngineFault
 from trtspec.executors.base import Executor
-from trtspec.service import responses
+from trtspec.service import observing, responses
 from trtspec.service.assemble import OutputAssembler
 from trtspec.service.detokenize import Decode, StopScanner
 from trtspec.service.model import ServedModel
+from trtspec.service.observing import Clock, Ending, RequestObserver, Summary
 from trtspec.service.requests import Granularity, ParsedRequest, StatsLevel
 from trtspec.service.waiting import Cue, unless
 from trtspec.types import Finish, FinishReason, Request, RequestEvent, Started, StepOutput, TokenLogprobs
@@ -29,6 +32,12 @@ _MARGIN_SECONDS = 0.25
 longer is not interrupted."""
 _MARGIN_SHARE = 0.1
 """And at most this share of the remaining time, so that short calls are not all margin."""
+
+_UNENDED = {
+    grpc.StatusCode.CANCELLED: FinishReason.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: FinishReason.DEADLINE,
+}
+"""Why an output has no end, by the status of its call."""
 
 T = TypeVar("T")
 Write = Callable[[pb.GenerateResponse], Awaitable[None]]
@@ -42,10 +51,11 @@ class GenerateRun:
         parsed: ParsedRequest,
         request: Request,
         model: ServedModel,
-        clock: responses.Clock,
+        clock: Clock,
         decode: Decode,
         pool: Pool,
         cancelled: Cue,
+        observer: RequestObserver,
     ) -> None:
         self._parsed = parsed
         self._request = request
@@ -53,6 +63,7 @@ class GenerateRun:
         self._clock = clock
         self._pool = pool
         self._cancelled = cancelled
+        self._observer = observer
         self._next_message = 0.0
         self._cached_tokens: int | None = None
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -88,6 +99,25 @@ class GenerateRun:
         last = partial(responses.finished, self._answer(), time.monotonic())
         await write(pb.GenerateResponse(finished=await self._in_pool(last)))
 
+    def summary(self, ended: float, status: grpc.StatusCode, reason: str) -> Summary:
+        """What observers are told at the end."""
+        return Summary(
+            clock=self._clock,
+            ended=ended,
+            status=status,
+            reason=reason,
+            caller=self._parsed.caller,
+            request=self._parsed,
+            prompt_tokens=len(self._request.prompt),
+            cached_tokens=self._cached_tokens,
+            outputs=tuple(
+                Ending(output.end.reason if output.end else _UNENDED.get(status, FinishReason.ERROR), output.count)
+                for output in self._outputs
+            ),
+            stats=sum((output.stats for output in self._outputs), SpeculationStats()),
+            derived=self._model.info.derived_statistics,
+        )
+
     def partial(self) -> bytes | None:
         """Totals of a request that failed after it was accepted: small enough for trailing metadata at any depth."""
         if self._clock.started is None:
@@ -103,6 +133,7 @@ class GenerateRun:
         if isinstance(event, Started):
             self._clock.started = time.monotonic()
             self._cached_tokens = event.cached_tokens
+            self._observer.started(observing.Started(self._parsed, len(self._request.prompt), event.cached_tokens))
             await write(responses.accepted(self._parsed, self._model, len(self._request.prompt)))
         elif event.output_index in self._live:
             await self._step(event, write)
@@ -119,6 +150,7 @@ class GenerateRun:
         if step.token_ids:
             self._clock.last_token = time.monotonic()
             self._clock.first_token = self._clock.first_token or self._clock.last_token
+            self._observer.emitted(len(step.token_ids), step.passes, self._clock.last_token)
         self._prompt_logprobs += step.prompt_logprobs
         by_token = self._parsed.granularity is Granularity.TOKEN
         take = partial(self._outputs[step.output_index].take, step, by_token=by_token)

@@ -19,9 +19,12 @@ from trtspec import manifest
 from trtspec.config import EngineOptions
 from trtspec.executors import OpenEngine, open_executor
 from trtspec.executors.base import Executor
-from trtspec.service.address import CannotListen, shown
 from trtspec.service.admission import Admission
+from trtspec.service.callers import ANYONE, Access
+from trtspec.service.listening import listen, new_server
 from trtspec.service.model import Announce, ServedModel, served_model
+from trtspec.service.observing import NOBODY, Observer
+from trtspec.service.operating import Operate, Operation, operated
 from trtspec.service.options import ServeOptions
 from trtspec.service.servicer import Backend, InferenceServicer
 from trtspec.service.signals import StopSignals
@@ -34,8 +37,6 @@ from trtspec.v1 import inference_pb2_grpc as rpc
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 _STOP_SECONDS = 1.0
 """Time for requests that the server ends to end, and for last messages to leave."""
-_LEAST_PING_MILLISECONDS = 10_000
-"""Clients behind balancers ping idle connections; gRPC's own limit of five minutes would cut them off."""
 
 
 class Healths(health.aio.HealthServicer):
@@ -61,42 +62,31 @@ class Healths(health.aio.HealthServicer):
 class Server:
     """One gRPC server. Bind first, so that a taken port costs no engine load; then open, then drain and stop."""
 
-    def __init__(self, options: ServeOptions, message_bytes: int) -> None:
+    def __init__(
+        self, options: ServeOptions, message_bytes: int, observer: Observer = NOBODY, access: Access = ANYONE
+    ) -> None:
         self._options = options
         self._message_bytes = message_bytes
-        self._servicer = InferenceServicer()
+        self._servicer = InferenceServicer(observer, access)
         self._health = Healths()
         self._admission: Admission | None = None
         self._draining = False
-        self._server = grpc.aio.server(
-            options=[
-                # By default, a second server would share a taken port silently.
-                ("grpc.so_reuseport", int(options.frontends > 1)),
-                ("grpc.max_receive_message_length", message_bytes),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MILLISECONDS),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ]
-        )
+        self._server = new_server(options, message_bytes)
         rpc.add_InferenceServicer_to_server(self._servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     async def bind(self) -> str:
         """Listen, NOT_SERVING; give the address with the real port."""
-        host, port = self._options.host, self._options.port
         await self._set_health(False)
-        try:
-            bound = self._server.add_insecure_port(shown(host, port))
-        except RuntimeError as error:
-            raise CannotListen.at(host, port) from error
+        address = listen(self._server, self._options.host, self._options.port)
         await self._server.start()
-        return shown(host, bound)
+        return address
 
     async def open(self, model: ServedModel, executor: Executor, tokenizer: Tokenizer) -> None:
         """Answer requests from now on."""
         self._admission = Admission(self._options.max_requests(model.info.limits.max_batch_size))
-        queued = self._options.max_queued_requests
+        queued = self._options.admission.max_queued_requests
         self._servicer.open(Backend(model, executor, tokenizer, self._admission, queued, self._message_bytes))
         await self._set_health(executor.health() is Health.SERVING)
 
@@ -116,7 +106,7 @@ class Server:
         if self._admission is not None:
             self._admission.drain()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._admission.wait_idle(), self._options.drain_seconds)
+                await asyncio.wait_for(self._admission.wait_idle(), self._options.time.drain_seconds)
 
     async def end_requests(self) -> None:
         """End what is left of the live requests; each gets its text so far and `finished` with CANCELLED."""
@@ -149,7 +139,8 @@ async def serve(
     signals = StopSignals()
     # Before the load: a signal in these seconds must end the process in order, too.
     with signals.handled():
-        return await serve_until(signals, directory, options, partial(open_engine, directory, engine_options), announce)
+        opening = partial(open_engine, directory, engine_options)
+        return await serve_until(signals, directory, options, opening, announce, operated)
 
 
 async def serve_until(
@@ -158,6 +149,7 @@ async def serve_until(
     options: ServeOptions,
     open_engine: Callable[[], Coroutine[object, object, Executor]],
     announce: Announce,
+    operate: Operate,
 ) -> bool:
     """Serve an engine until a signal. False if it failed for good."""
     server = Server(options, options.message_bytes(manifest.read(directory).max_context_tokens))
@@ -169,13 +161,14 @@ async def serve_until(
             return True
         try:
             model = served_model(executor.info(), directory, options)
-            await server.open(model, executor, tokenizer)
-            announce(address, model)
-            if await unless(signals.stop, server.follow(executor)):
-                return False
-            await unless(signals.hurry, server.drain())
-            await server.end_requests()
-            return True
+            async with operate(executor, Operation(model, options, signals)) as engine:
+                await server.open(model, engine, tokenizer)
+                announce(address, model)
+                if await unless(signals.stop, server.follow(engine)):
+                    return False
+                await unless(signals.hurry, server.drain())
+                await server.end_requests()
+                return True
         finally:
             await executor.aclose()
     finally:

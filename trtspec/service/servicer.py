@@ -17,13 +17,15 @@ from trtspec.executors.base import Executor
 from trtspec.service import prompt as prompts
 from trtspec.service import responses
 from trtspec.service.admission import Admission
+from trtspec.service.callers import ANYONE, Access
 from trtspec.service.checks import check
 from trtspec.service.features import check_model
 from trtspec.service.model import ServedModel
+from trtspec.service.observing import NOBODY, Arrival, Clock, Observer, Summary
 from trtspec.service.requests import ParsedRequest, chat_prompt, parse_request
 from trtspec.service.resolve import resolve
 from trtspec.service.run import GenerateRun, deadline
-from trtspec.service.status import to_status
+from trtspec.service.status import reason, to_status
 from trtspec.service.text import ChatPrompt, Tokenizer
 from trtspec.trailers import PARTIAL_KEY
 from trtspec.types import Request
@@ -53,11 +55,36 @@ class Backend:
     max_message_bytes: int
 
 
+class _Call:
+    """What is known of a Generate call, to be told at its end."""
+
+    def __init__(self, request: pb.GenerateRequest, context: Context, observer: Observer) -> None:
+        self.clock = Clock(time.monotonic())
+        self.parsed: ParsedRequest | None = None
+        self.run: GenerateRun | None = None
+        metadata = context.invocation_metadata() or ()
+        self.observer = observer.arrived(
+            Arrival(
+                self.clock.arrival, request.ByteSize(), context.peer(), tuple((key, value) for key, value in metadata)
+            )
+        )
+
+    def end(self, status: grpc.StatusCode, reason: str) -> None:
+        """Tell the observer."""
+        now = time.monotonic()
+        if self.run:
+            return self.observer.ended(self.run.summary(now, status, reason))
+        caller = self.parsed.caller if self.parsed else None
+        self.observer.ended(Summary(self.clock, now, status, reason, caller, self.parsed))
+
+
 class InferenceServicer(rpc.InferenceServicer):
     """Answers requests of the opened engine, and refuses them before it is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, observer: Observer = NOBODY, access: Access = ANYONE) -> None:
         self._backend: Backend | None = None
+        self._observer = observer
+        self._access = access
         self._encoders = ThreadPoolExecutor(_ENCODE_THREADS, thread_name_prefix="encode")
         self._decoders = ThreadPoolExecutor(_DECODE_THREADS, thread_name_prefix="decode")
 
@@ -72,21 +99,27 @@ class InferenceServicer(rpc.InferenceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:
         """Stream one request. A message is written, not yielded, so that a cancelled call ends inside this frame."""
-        clock = responses.Clock(time.monotonic())
-        run: GenerateRun | None = None
+        call = _Call(request, context, self._observer)
         try:
             backend = self._opened()
-            parsed = parse_request(request, backend.model)
+            caller = self._access.caller(context)
+            parsed = call.parsed = parse_request(request, backend.model, caller)
             with backend.admission.admit(parsed.request_id) as cancelled:
-                core = await self._resolve(parsed, backend, clock.arrival, context.time_remaining())
+                core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
-                run = GenerateRun(parsed, core, backend.model, clock, decode, pool, cancelled)
+                run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, cancelled, call.observer)
+                call.run = run
                 await run.stream(backend.executor, context.write)
         except Exception as error:
             failure = error
+        except BaseException:
+            call.end(grpc.StatusCode.CANCELLED, "")
+            raise
         else:
-            return
-        await _abort(context, failure, run.partial() if run else None)
+            return call.end(grpc.StatusCode.OK, "")
+        status = to_status(failure)
+        call.end(status.code, reason(failure))
+        await _abort(context, status, call.run.partial() if call.run else None)
 
     async def GetModelInfo(
         self,
@@ -96,6 +129,7 @@ class InferenceServicer(rpc.InferenceServicer):
         """Describe the model."""
         try:
             backend = self._opened()
+            self._access.caller(context)
             check_model(request.model, backend.model)
             return responses.model_info(
                 backend.model,
@@ -105,7 +139,7 @@ class InferenceServicer(rpc.InferenceServicer):
             )
         except Exception as error:
             failure = error
-        await _abort(context, failure)
+        await _abort(context, to_status(failure))
 
     async def Tokenize(
         self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext[pb.TokenizeRequest, pb.TokenizeResponse]
@@ -113,6 +147,7 @@ class InferenceServicer(rpc.InferenceServicer):
         """Show the ids that Generate would use."""
         try:
             backend = self._opened()
+            self._access.caller(context)
             check_model(request.model, backend.model)
             check(request.WhichOneof("prompt") is not None, "prompt", "not set", "one of text and chat")
             prompt = request.text if request.WhichOneof("prompt") == "text" else chat_prompt(request.chat)
@@ -120,7 +155,7 @@ class InferenceServicer(rpc.InferenceServicer):
                 return await self._encode(lambda: _tokenize(prompt, backend, request.include_pieces))
         except Exception as error:
             failure = error
-        await _abort(context, failure)
+        await _abort(context, to_status(failure))
 
     def _opened(self) -> Backend:
         if self._backend is None:
@@ -146,8 +181,9 @@ def _tokenize(prompt: str | ChatPrompt, backend: Backend, pieces: bool) -> pb.To
     return pb.TokenizeResponse(token_ids=ids, text=text, pieces=tokenizer.pieces(ids) if pieces else ())
 
 
-async def _abort(context: grpc.aio.ServicerContext[Q, R], error: Exception, partial: bytes | None = None) -> NoReturn:
-    status = to_status(error)
+async def _abort(
+    context: grpc.aio.ServicerContext[Q, R], status: grpc.Status, partial: bytes | None = None
+) -> NoReturn:
     trailing = tuple(status.trailing_metadata or ())
     if partial is not None:
         trailing += ((PARTIAL_KEY, partial),)

@@ -17,6 +17,7 @@ from trtspec import errors
 from trtspec.service.checks import shortened
 
 DOMAIN = "trtspec"
+_INTERNAL = "INTERNAL"
 RETRY_SECONDS = 1
 """Advised pause after a full queue: a few passes, so that a slot can have become free."""
 _MOST_MESSAGE_BYTES = 1024
@@ -35,6 +36,8 @@ CODES: Mapping[type[errors.RequestError], grpc.StatusCode] = {
     errors.EngineLost: grpc.StatusCode.UNAVAILABLE,
     errors.EngineFault: grpc.StatusCode.INTERNAL,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 _log = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ def to_status(error: Exception) -> grpc.Status:
         incident = uuid.uuid4().hex[:12]
         _log.error("internal error %s", incident, exc_info=error)
         message = f"internal error {incident}; the server's log has it"
-        return _status(grpc.StatusCode.INTERNAL, message, [_info("INTERNAL", {"incident": incident})])
+        return _status(grpc.StatusCode.INTERNAL, message, [_info(_INTERNAL, {"incident": incident})])
     message = shortened(str(error), _MOST_MESSAGE_BYTES)
     details: list[Message] = [_info(error.reason, error.details)]
     if "field" in error.details:
@@ -57,6 +60,11 @@ def to_status(error: Exception) -> grpc.Status:
     if isinstance(error, errors.Overloaded):
         details.append(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
     return _status(code, message, details)
+
+
+def reason(error: Exception) -> str:
+    """The stable name of an error."""
+    return error.reason if isinstance(error, errors.RequestError) and type(error) in CODES else _INTERNAL
 
 
 def _info(reason: str, details: Mapping[str, str]) -> error_details_pb2.ErrorInfo:
