@@ -16,14 +16,14 @@ from scripts.mutation.mutants import Mutant
 
 
 def patch(mutant: Mutant) -> None:
-    """Give functions of the module the code that they have in the mutant."""
+    """Give functions of the module the code that they have in the mutant, which may be that of the module as it is."""
     importlib.import_module(mutant.module)
     before, after = dict(_functions(mutant.original)), dict(_functions(mutant.text))
     changed = {code: after[name] for name, code in before.items() if after[name] != code}
     functions = [thing for thing in gc.get_objects() if type(thing) is FunctionType and thing.__code__ in changed]
     for function in functions:
         function.__code__ = changed[function.__code__]
-    if not functions:
+    if changed and not functions:
         raise RuntimeError(
             f"{mutant.module} has no function of {sorted(name for name in before)} that could be changed"
         )

@@ -133,7 +133,8 @@ def _table(findings: Iterable[Finding]) -> Iterator[str]:
 def _survivor(finding: Finding, known: Explanation | None) -> str:
     mutant = finding.mutant
     why = f"*{known.kind.value}*: {known.why}" if known else "*not looked at*"
-    return f"`{mutant.file}` line {mutant.line}, `{mutant.definition}`; {why}\n\n```diff\n{_diff(mutant)}\n```"
+    place = f"`{mutant.file}` line {mutant.line}" + (f", `{mutant.definition}`" if mutant.definition else "")
+    return f"{place}; {why}\n\n```diff\n{_diff(mutant)}\n```"
 
 
 def _diff(mutant: Mutant) -> str:
@@ -145,5 +146,6 @@ def _noticed(late: Sequence[Finding]) -> Iterator[str]:
     yield "|---|---|---|"
     for finding in late:
         mutant = finding.mutant
-        after = mutant.after.replace("|", "\\|")
-        yield f"| `{mutant.file}` {mutant.line} | `{after}` | `{finding.last.killer or finding.last.outcome.value}` |"
+        after = f"`{mutant.after}`" if mutant.after else f"nothing instead of `{mutant.before}`"
+        cells = [f"`{mutant.file}` {mutant.line}", after, f"`{finding.last.killer or finding.last.outcome.value}`"]
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -17,12 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from scripts.mutation.mutants import Mutant
@@ -90,36 +91,59 @@ class _Run:
 
     def trial(self) -> Trial:
         self.process.join()
+        seconds = time.monotonic() - self.start
         try:
-            killer = self.pipe.recv() if self.pipe.poll() else ""
+            told = self.pipe.recv() if self.pipe.poll() else None
         except EOFError:
-            killer = ""
-        code = self.process.exitcode
-        if code == pytest.ExitCode.TESTS_FAILED and not killer:
-            raise RuntimeError(f"{self.task.mutant.file}:{self.task.mutant.line} could not be tried")
-        return Trial(_outcome(code), killer, time.monotonic() - self.start)
+            told = None
+        if told is not None:
+            outcome, killer = told
+            return Trial(outcome, killer, seconds)
+        return Trial(_silent_outcome(self.process.exitcode, self.task.mutant), "", seconds)
 
 
 def run_all(root: Path, tasks: Sequence[Task], jobs: int, keep: Callable[[Task, Trial], None]) -> None:
-    """Try all mutants, `jobs` at once."""
+    """Try all mutants, `jobs` at once, after a run in which nothing is changed and all their tests must pass."""
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.devnull  # examples that failed once would be tried again
+    _let_examples_take_their_time()
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(list(PRELOADED))
     imported = [task for task in tasks if task.mutant.at_import]
+    patched = [task for task in tasks if not task.mutant.at_import]
+
+    def try_them(items: dict[str, pytest.Item]) -> None:
+        forks = multiprocessing.get_context("fork")
+        _run(forks, _patch_and_test, (items,), [_unchanged(patched)], 1, _must_pass)
+        _run(forks, _patch_and_test, (items,), patched, jobs, keep)
+
     with _own_temporary_files():
-        patched = [task for task in tasks if not task.mutant.at_import]
         if patched:
             files = sorted({test.partition("::")[0] for task in patched for test in task.tests})
-            loop = _Loop(lambda items: _run(_forks(), _patch_and_test, (items,), patched, jobs, keep))
-            code = pytest.main([*OPTIONS, "-s", "-q", *files], plugins=[loop])
+            code = pytest.main([*OPTIONS, "-s", "-q", *files], plugins=[_Loop(try_them)])
             if code != pytest.ExitCode.OK:
                 raise RuntimeError(f"pytest ended with {code!r} before it ran a test")
-        _run(server, _import_and_test, (root,), imported, jobs, keep)
+        if imported:
+            _run(server, _import_and_test, (root,), [_unchanged(imported)], 1, _must_pass)
+            _run(server, _import_and_test, (root,), imported, jobs, keep)
 
 
-def _forks() -> Any:
-    return multiprocessing.get_context("fork")
+def _unchanged(tasks: Sequence[Task]) -> Task:
+    """All tests of some tasks, with a module as it is."""
+    tests = dict.fromkeys(test for task in tasks for test in task.tests)
+    mutant = replace(tasks[0].mutant, text=tasks[0].mutant.original)
+    return Task(mutant, list(tests), sum(task.seconds for task in tasks))
+
+
+def _must_pass(task: Task, trial: Trial) -> None:
+    if not trial.survived:
+        raise RuntimeError(f"{trial.killer or trial.outcome.value}: a test fails here although nothing is changed")
+
+
+def _let_examples_take_their_time() -> None:
+    """Hypothesis fails what takes longer than it should, which on a busy machine would look like a killed mutant."""
+    hypothesis.settings.register_profile("mutation", deadline=None)
+    hypothesis.settings.load_profile("mutation")
 
 
 @contextmanager
@@ -154,14 +178,15 @@ def _run(
             runs.remove(run)
 
 
-def _outcome(code: int) -> Outcome:
-    if code in (0, pytest.ExitCode.TESTS_FAILED):
-        return Outcome.KILLED if code else Outcome.SURVIVED
+def _silent_outcome(code: int, mutant: Mutant) -> Outcome:
+    """Of a process that told of no failure."""
+    if code == 0:
+        return Outcome.SURVIVED
     if code in (-signal.SIGKILL, -signal.SIGXCPU):
         return Outcome.TIMEOUT
     if code < 0 or code in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
         return Outcome.BROKEN
-    raise RuntimeError(f"pytest ended with {pytest.ExitCode(code)!r}: it was asked for tests that are not there")
+    raise RuntimeError(f"{mutant.file}:{mutant.line} could not be tried: its process ended with {code}")
 
 
 class _Loop:
@@ -190,6 +215,7 @@ def _patch_and_test(items: dict[str, pytest.Item], task: Task, pipe: Connection)
 
 def _import_and_test(root: Path, task: Task, pipe: Connection) -> None:
     _confine(task)
+    _let_examples_take_their_time()
     os.chdir(root)
     sys.meta_path.insert(0, Planter(task.mutant))
     files = list(dict.fromkeys(test.partition("::")[0] for test in task.tests))
@@ -211,16 +237,22 @@ def be_quiet(log: Path = Path(os.devnull)) -> None:
 
 
 class _Failures:
-    """Tells of the first test that fails."""
+    """Tells of the first test that fails, or of the first file that cannot be imported."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.seen = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._tell(report, Outcome.KILLED)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._tell(report, Outcome.BROKEN)
+
+    def _tell(self, report: pytest.TestReport | pytest.CollectReport, outcome: Outcome) -> None:
         if report.failed and not self.seen:
             self.seen = True
-            self._pipe.send(report.nodeid)
+            self._pipe.send((outcome, report.nodeid))
 
 
 class _Chosen:

@@ -161,13 +161,17 @@ def test_a_shorter_context_of_the_drafter_pauses_drafting(method: str) -> None:
     texts = Texts()
     proposer = make_proposer(config(method, "chain"), drafter(method, LAW, texts, positions=20))
     engine, runner = scripted_engine(LAW, proposer, texts=texts)
-    asked = [Request("a", (1, 2, 3), 40, max_draft_tokens=3)]
+    asked = [
+        Request(name, tuple(range(1, length)), 40, max_draft_tokens=3)
+        for name, length in zip("ab", (4, 6), strict=True)
+    ]
     results = drive(engine, asked)
     assert texts_of(results) == plain(asked)
     drafted = [
-        plan.rows[0].next_position + int(draft.counts[0])
+        row.next_position + count
         for plan, draft in zip(runner.plans, runner.drafts, strict=True)
-        if int(draft.counts[0])
+        for row, count in zip(plan.rows, draft.counts.tolist(), strict=True)
+        if count
     ]
     assert drafted and max(drafted) <= 20
 

@@ -10,8 +10,10 @@ from tests.drafters import heads
 from tests.scripted import ScriptedProposer, Texts, drive, scripted_engine
 from tests.views import view_row
 from trtspec.decoding.draft import ROOT
-from trtspec.decoding.proposer import BatchView, make_proposer
+from trtspec.decoding.drafting import Drafter
+from trtspec.decoding.proposer import LAST_HIDDEN, BatchView, Needs, make_proposer
 from trtspec.decoding.proposers.ngram_first import NgramFirst
+from trtspec.speculative import from_dict
 from trtspec.types import Request, SamplingParams
 
 
@@ -69,3 +71,10 @@ def test_rows_that_lookup_continues_want_no_draft_of_the_drafter() -> None:
     assert [draft.tokens[row, :count].tolist() for row, count in enumerate(draft.counts.tolist())] == [[7], [8, 9]]
     (seen,) = drawn.views
     assert [(row.max_depth, row.max_nodes) for row in seen.rows] == [(0, 0), (3, 3)]
+
+
+def test_plain_decoding_asks_nothing_of_the_engine_and_lookup_asks_for_room_alone() -> None:
+    assert make_proposer(from_dict({"method": "none"}), Drafter()).needs == Needs(0)
+    needs = make_proposer(config("ngram", "chain"), Drafter()).needs
+    assert (needs.max_nodes, needs.tree, needs.features, needs.caches, needs.behind) == (3, False, (), False, 0)
+    assert LAST_HIDDEN not in range(1000), "a layer has its number"
