@@ -46,8 +46,8 @@ class Taken(ScriptedExecutor):
 
 
 @asynccontextmanager
-async def served(executor: Taken) -> AsyncIterator[str]:
-    server = Server(ServeOptions(port=0), 1 << 20)
+async def served(executor: Taken, message_bytes: int = 1 << 20) -> AsyncIterator[str]:
+    server = Server(ServeOptions(port=0), message_bytes)
     address = await server.bind()
     model = ServedModel(executor.info(), GenerationDefaults(frozenset(), SamplingParams(), "test"))
     await server.open(model, executor, Tokenizer(tiny_tokenizer()))

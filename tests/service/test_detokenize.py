@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from tests.fakes import ids_of
 from tests.models import tiny_tokenizer
 from trtspec.service.detokenize import REPLACEMENT, Detokenizer, StopScanner
+from trtspec.service.text import Tokenizer as TextTokenizer
 
 BYTES = tiny_tokenizer().backend_tokenizer
 FIRST_BYTE, LAST_BYTE = 3, 258
@@ -45,6 +47,30 @@ def test_deltas_of_any_text_join_to_it_and_hold_no_half_character(text: str) -> 
 @given(st.lists(st.integers(FIRST_BYTE, LAST_BYTE), max_size=40))
 def test_deltas_of_any_bytes_join_to_the_whole_decode(ids: list[int]) -> None:
     assert "".join(deltas(Detokenizer(decode), ids)) == decode(ids)
+
+
+@given(st.lists(st.integers(0, BYTES.get_vocab_size() - 1), max_size=40), st.binary(max_size=6))
+def test_where_ids_simply_join_no_context_is_needed(ids: list[int], before: bytes) -> None:
+    """The short way gives each delta that the long one gives; special tokens and halves of characters included."""
+    prompt = [FIRST_BYTE + byte for byte in before]
+    short = deltas(Detokenizer(decode, prompt, piece=lambda id_: decode([id_])), ids)
+    assert "".join(short) == "".join(deltas(Detokenizer(decode, prompt), ids))
+    if not any(REPLACEMENT in delta for delta in short):
+        assert short == deltas(Detokenizer(decode, prompt), ids)
+
+
+def test_whole_characters_are_not_decoded_again_where_ids_simply_join() -> None:
+    asked: list[int] = []
+    detokenizer = Detokenizer(lambda ids: asked.append(len(ids)) or decode(ids), piece=lambda id_: decode([id_]))
+    asked.clear()
+    assert "".join(detokenizer.push(id_).text for id_ in ids_of("plain text")) == "plain text" and asked == []
+
+
+def test_a_tokenizer_tells_whether_ids_simply_join() -> None:
+    joined = TextTokenizer(tiny_tokenizer())
+    assert joined.piece is not None and joined.piece(ids_of("a")[0]) == "a"
+    tokenizer, _ = spaced("▁a", "▁b")
+    assert TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer)).piece is None
 
 
 def test_a_character_comes_with_its_last_byte() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.decoding.stats import SpeculationStats
+from trtspec.decoding.stats import SpeculationStats, Tally
 from trtspec.types import PassRecord
 
 
@@ -75,3 +75,16 @@ def test_totals_add_up_and_obey_the_invariants(first: list[PassRecord], second: 
     total.check()
     assert SpeculationStats.of(first) + SpeculationStats.of(second) == total
     assert SpeculationStats.of(second) + SpeculationStats.of(first) == total
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12), st.integers(0, 12))
+def test_a_tally_is_the_sum_of_what_it_counted(steps: list[tuple[int, int]], at: int) -> None:
+    records = [chain(max(pair), min(pair)) for pair in steps] + [PassRecord(0, prefill=True)]
+    tally = Tally()
+    tally.count(records[:at])
+    between = tally.stats
+    tally.count(records[at:])
+    assert between == SpeculationStats.of(records[:at])
+    assert tally.stats == between + SpeculationStats.of(records[at:])
+    assert tally.stats == sum((SpeculationStats.of([record]) for record in records), SpeculationStats())
+    tally.stats.check()

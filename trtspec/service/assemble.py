@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trtspec.decoding.stats import SpeculationStats, Tally
-from trtspec.service.detokenize import Decode, Detokenizer, StopScanner
+from trtspec.service.detokenize import Decode, Detokenizer, Piece, StopScanner
 from trtspec.types import FinishReason, PassRecord, StepOutput, TokenLogprobs
 
 MAX_DELTA_TOKENS = 4096
@@ -60,8 +60,9 @@ class OutputAssembler:
         keep_output: bool,
         keep_passes: bool,
         min_tokens: int = 0,
+        piece: Piece | None = None,
     ) -> None:
-        self._text = Detokenizer(decode, prompt, scanner, min_tokens)
+        self._text = Detokenizer(decode, prompt, scanner, min_tokens, piece)
         self._light_tokens = _LIGHT_WORK // (_TOKEN_WORK + scanner.characters)
         self.keeps_output = keep_output
         self._keep_passes = keep_passes

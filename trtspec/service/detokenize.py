@@ -16,6 +16,8 @@ _CONTEXT_TOKENS = 8
 """Prompt ids decoded to the left of the output, so that a tokenizer that drops a leading space keeps it."""
 
 Decode = Callable[[Sequence[int]], str]
+Piece = Callable[[int], str]
+"""Text of an id alone, where the bytes of ids simply join: whole characters then need no context."""
 
 
 class Text(NamedTuple):
@@ -78,14 +80,20 @@ class Detokenizer:
     """
 
     def __init__(
-        self, decode: Decode, prompt: Sequence[int] = (), scanner: StopScanner | None = None, min_tokens: int = 0
+        self,
+        decode: Decode,
+        prompt: Sequence[int] = (),
+        scanner: StopScanner | None = None,
+        min_tokens: int = 0,
+        piece: Piece | None = None,
     ) -> None:
         self._decode = decode
+        self._piece = piece
         self._scanner = scanner or StopScanner(())
         self._scans = self._scanner.characters > 0
         self._min_tokens = min_tokens
         self._pushed = 0
-        self._window = list(prompt[-_CONTEXT_TOKENS:])
+        self._window = [] if piece else list(prompt[-_CONTEXT_TOKENS:])
         if decode(self._window).endswith(REPLACEMENT):
             # The prompt ends inside a character; what completes it belongs to the output.
             self._window = []
@@ -94,9 +102,8 @@ class Detokenizer:
 
     def push(self, token_id: int) -> Text:
         """Take the next id."""
-        self._window.append(token_id)
         self._pushed += 1
-        text = self._advance()
+        text = self._text_of(token_id)
         return self._scanner.push(text, may_end=self._pushed > self._min_tokens) if self._scans else Text(text)
 
     def flush(self) -> Text:
@@ -105,6 +112,15 @@ class Detokenizer:
         self._known += rest
         found = self._scanner.push(rest, may_end=self._pushed > self._min_tokens)
         return found if found.stop is not None else Text(found.text + self._scanner.rest())
+
+    def _text_of(self, token_id: int) -> str:
+        """What the id makes certain."""
+        if self._piece is not None and not self._window:
+            text = self._piece(token_id)
+            if REPLACEMENT not in text:
+                return text
+        self._window.append(token_id)
+        return self._advance()
 
     def _advance(self) -> str:
         text = self._decode(self._window)
@@ -119,9 +135,10 @@ class Detokenizer:
             text = head
         delta = text[len(self._known) :]
         if delta:
-            # The ids before the last delta have done their work as left context.
-            self._window = self._window[self._read :]
-            self._read = end - self._read
+            # The ids before the last delta have done their work as left context, and where ids simply join, all have.
+            gone = end if self._piece else self._read
+            self._window = self._window[gone:]
+            self._read = end - gone
             self._known = self._decode(self._window[: self._read])
         elif end - self._read > _CONTEXT_TOKENS:
             # A long run of special tokens must not make each further decode longer.

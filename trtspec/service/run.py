@@ -20,7 +20,7 @@ from trtspec.errors import Draining, EngineFault
 from trtspec.executors.base import Executor
 from trtspec.service import observing, responses
 from trtspec.service.assemble import OutputAssembler
-from trtspec.service.detokenize import Decode, StopScanner
+from trtspec.service.detokenize import Decode, Piece, StopScanner
 from trtspec.service.limits import under_limit
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import Clock, Ending, RequestObserver, Summary
@@ -58,6 +58,7 @@ class GenerateRun:
         pool: Pool,
         cancelled: Cue,
         observer: RequestObserver,
+        piece: Piece | None = None,
     ) -> None:
         self._parsed = parsed
         self._request = request
@@ -66,6 +67,7 @@ class GenerateRun:
         self._pool = pool
         self._cancelled = cancelled
         self._observer = observer
+        self._by_token = parsed.granularity is Granularity.TOKEN
         self._next_message = 0.0
         self._cached_tokens: int | None = None
         self._prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -79,6 +81,7 @@ class GenerateRun:
                 keep_output=parsed.keeps_output,
                 keep_passes=parsed.stats_level is StatsLevel.DETAILED,
                 min_tokens=request.sampling.min_tokens,
+                piece=piece,
             )
             for _ in range(request.n)
         )
@@ -165,12 +168,11 @@ class GenerateRun:
             self._observer.emitted(len(step.token_ids), step.passes, self._clock.last_token)
         if step.prompt_logprobs:
             self._prompt_logprobs += step.prompt_logprobs
-        by_token = self._parsed.granularity is Granularity.TOKEN
         output = self._outputs[step.output_index]
         if output.is_light(step):
-            deltas = output.take(step, by_token=by_token)
+            deltas = output.take(step, by_token=self._by_token)
         else:
-            deltas = await self._in_pool(partial(output.take, step, by_token=by_token))
+            deltas = await self._in_pool(partial(output.take, step, by_token=self._by_token))
         if output.end is not None:
             self._live.remove(step.output_index)
         if self._parsed.granularity is Granularity.FINAL:

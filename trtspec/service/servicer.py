@@ -124,7 +124,10 @@ class InferenceServicer(rpc.InferenceServicer):
             with backend.admission.admit(parsed.request_id, caller.name, call.message_bytes) as place:
                 core = await self._resolve(parsed, backend, call.clock.arrival, context.time_remaining())
                 decode, pool = backend.tokenizer.decode, self._decoders
-                run = GenerateRun(parsed, core, backend.model, call.clock, decode, pool, place.cancelled, call.observer)
+                piece = backend.tokenizer.piece
+                run = GenerateRun(
+                    parsed, core, backend.model, call.clock, decode, pool, place.cancelled, call.observer, piece
+                )
                 call.run = run
                 with Writer(write, backend.options.reader_seconds, place.start) as writer:
                     await run.stream(backend.executor, writer.write)

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from trtspec.errors import EngineFolderError, InvalidField
 from trtspec.generation import TOKENIZER
 from trtspec.service.checks import shown
+from trtspec.service.detokenize import Piece
 from trtspec.service.token_length import longest_token
 from trtspec.service.tokenizer_file import NAME as TOKENIZER_FILE
 from trtspec.service.tokenizer_file import check_ids
@@ -58,8 +59,12 @@ class Tokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        told = json.loads(self._backend.to_str())
         self._text_of_one = lru_cache(_KNOWN_TOKENS)(self._decode_one)
-        self.longest_token = longest_token(json.loads(self._backend.to_str()))
+        joins = (told.get("decoder") or {}).get("type") == "ByteLevel"
+        self.piece: Piece | None = self._text_of_one if joins else None
+        """Text of an id, where bytes of ids simply join."""
+        self.longest_token = longest_token(told)
         """Most characters that a token stands for, where that is known."""
 
     @classmethod

@@ -10,16 +10,20 @@ import grpc
 
 from scripts.bench.frontends.answering import Load, Told
 from scripts.bench.frontends.scripted import DRAFT_TOKENS, PROMPT_IDS, Gate, Step, steps_of
+from trtspec.errors import SpeculationRefused
+from trtspec.executors.base import Executor
 from trtspec.generation import GenerationDefaults
+from trtspec.service.gate import GatedExecutor, GateLimits
 from trtspec.service.model import ServedModel
 from trtspec.service.observing import NOBODY, Arrival, Clock
-from trtspec.service.options import ServeOptions
+from trtspec.service.options import AdmissionOptions, ServeOptions
 from trtspec.service.requests import parse_request
 from trtspec.service.resolve import resolve
 from trtspec.service.run import GenerateRun
 from trtspec.service.server import Server
 from trtspec.service.text import Tokenizer
 from trtspec.service.waiting import new_cue
+from trtspec.speculation_limit import NO_LIMIT, SpeculationLimit
 from trtspec.types import (
     EngineInfo,
     EngineStats,
@@ -81,13 +85,27 @@ class ScriptedExecutor:
         await asyncio.Event().wait()
         return health
 
+    def cancel(self, request_id: str) -> bool:
+        return False
+
+    def speculation_limit(self) -> SpeculationLimit:
+        return NO_LIMIT
+
+    async def limit_speculation(self, limit: SpeculationLimit) -> SpeculationLimit:
+        raise SpeculationRefused("steps that were written before do not depend on a limit")
+
+    async def wait_for_limit(self, limit: SpeculationLimit) -> SpeculationLimit:
+        await asyncio.Event().wait()
+        return limit
+
     async def aclose(self) -> None:
         """Nothing is open."""
 
 
 async def trtspec(load: Load, tell: Callable[[Told], None]) -> None:
     """The service's own server."""
-    executor = ScriptedExecutor(steps_of(load.accepted, load.tokens), load.streams)
+    limits = GateLimits.of(AdmissionOptions(), load.streams)
+    executor = GatedExecutor(ScriptedExecutor(steps_of(load.accepted, load.tokens), load.streams), limits)
     server = Server(ServeOptions(port=0), 1 << 20)
     address = await server.bind()
     await server.open(_model(executor), executor, Tokenizer.load(load.engine))
@@ -136,7 +154,7 @@ async def _answer(load: Load) -> list[pb.GenerateResponse]:
     return messages
 
 
-def _model(executor: ScriptedExecutor) -> ServedModel:
+def _model(executor: Executor) -> ServedModel:
     return ServedModel(executor.info(), GenerationDefaults(frozenset(), SamplingParams(), "none"))
 
 

@@ -3,13 +3,14 @@
     chrt -r 10 python -m scripts.bench.frontends.rates --engine DIR --output FILE
 
 All servers are up all the time and take turns, forth and back, so that what disturbs the machine disturbs all. The
-client is the same process for all (`wire`) and costs next to nothing. CPU time is what the kernel counts of a server,
-threads of gRPC included, for each message.
+client is the same for all: one that costs next to nothing (`wire`), and gRPC's own (`calls`). CPU time is what the
+kernel counts of a server, threads of gRPC included, for each message.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -20,7 +21,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.bench.peers.machine import cpu_name
+
 STREAMS = 256
+CLIENTS = {"wire": "one that only counts", "calls": "gRPC's own"}
 _CLOCK = os.sysconf("SC_CLK_TCK")
 
 
@@ -76,10 +80,10 @@ def answering(contender: Contender, load: Sequence[str]) -> Iterator[Answering]:
             process.terminate()
 
 
-def measure(server: Answering, connections: int) -> Measured:
-    """One run of the client."""
+def measure(server: Answering, client: str, connections: int) -> Measured:
+    """One run of the client, which is a module beside this one."""
     numbers = (server.port, STREAMS, connections, server.messages)
-    command = [sys.executable, "-m", "scripts.bench.frontends.wire", *map(str, numbers)]
+    command = [sys.executable, "-m", f"scripts.bench.frontends.{client}", *map(str, numbers)]
     before = server.cpu_seconds()
     got = json.loads(subprocess.run(command, input=server.request, stdout=subprocess.PIPE, check=True).stdout)
     count = STREAMS * server.messages
@@ -88,18 +92,18 @@ def measure(server: Answering, connections: int) -> Measured:
 
 
 def compare(
-    contenders: Sequence[Contender], load: Sequence[str], connections: int, rounds: int
+    contenders: Sequence[Contender], load: Sequence[str], client: str, connections: int, rounds: int
 ) -> list[list[Measured]]:
     """The runs of each, taken in turns; a first one of each warms up."""
     with ExitStack() as running:
         servers = [running.enter_context(answering(contender, load)) for contender in contenders]
         runs: list[list[Measured]] = [[] for _ in servers]
         for server in servers:
-            measure(server, connections)
+            measure(server, client, connections)
         for number in range(rounds):
             order = range(len(servers)) if number % 2 == 0 else reversed(range(len(servers)))
             for index in order:
-                runs[index].append(measure(servers[index], connections))
+                runs[index].append(measure(servers[index], client, connections))
         return runs
 
 
@@ -141,10 +145,11 @@ def report(options: argparse.Namespace, command: str) -> str:
         "messages that trtspec sends, made before; `SMG` the vLLM servicer of the Shepherd Model Gateway, which sends "
         "ids without text. All but `bare` read the same scripted engine, which always has the next step.",
     ]
-    for accepted in options.accepted:
+    for accepted, client in itertools.product(options.accepted, CLIENTS):
         load = ["--engine", str(options.engine), "--tokens", str(options.tokens), "--accepted", str(accepted)]
-        runs = compare(contenders, [*load, "--streams", str(STREAMS)], options.connections, options.rounds)
-        text += [f"## {accepted + 1} tokens in each message", table(contenders, runs)]
+        load += ["--streams", str(STREAMS)]
+        runs = compare(contenders, load, client, options.connections, options.rounds)
+        text += [f"## Tokens in each message: {accepted + 1}; client: {CLIENTS[client]}", table(contenders, runs)]
     return "\n\n".join(text) + "\n"
 
 
