@@ -14,7 +14,7 @@ import pytest
 from builders.build import main
 from tests.engines import Collected, collect
 from tests.fakes.installed import tensorrt_llm_double
-from trtspec.config import EmbeddedOptions, EngineOptions
+from trtspec.config import EmbeddedOptions, EngineOptions, TensorRtLlmOptions
 from trtspec.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -211,7 +211,10 @@ async def test_memory_that_is_too_small_names_the_folder(
             await open_executor(folders[flow], EngineOptions(), in_process=True)
 
 
-@pytest.mark.parametrize("name", [item.name for item in fields(EmbeddedOptions) if item.name != "kv_cache_mib"])
+BOTH = {"kv_cache_mib", *(item.name for item in fields(TensorRtLlmOptions))}
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(EmbeddedOptions) if item.name not in BOTH])
 async def test_an_embedded_engines_default_is_refused_where_it_is_given(name: str, folders: dict[str, Path]) -> None:
     given = {name: getattr(EmbeddedOptions(), name)}
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} is for embedded engines"):

@@ -345,8 +345,9 @@ async def test_a_taken_port_names_its_flag() -> None:
 
 async def test_the_tokens_of_operators_are_others_than_those_of_clients(tmp_path: Path) -> None:
     executor, _ = holding()
-    for name in ("admin", "client"):
-        (tmp_path / name).write_text(f"{name} {name}-token\n")
+    tokens = {name: f"{name}-token-{'x' * 32}" for name in ("admin", "client")}
+    for name in tokens:
+        (tmp_path / name).write_text(f"{name} {tokens[name]}\n")
     announced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def open_engine(path: Path, options: EngineOptions) -> FakeExecutor:
@@ -365,13 +366,13 @@ async def test_the_tokens_of_operators_are_others_than_those_of_clients(tmp_path
         open_engine,
     )
     ending = asyncio.create_task(running)
-    await announced
-    for token in (None, "client-token"):
+    await asyncio.wait((announced, ending), return_when=asyncio.FIRST_COMPLETED)
+    for token in (None, tokens["client"]):
         async with AdminClient(f"127.0.0.1:{port}", token=token) as admin:
             with pytest.raises(RequestFailed) as caught:
                 await admin.stats()
             assert caught.value.status is grpc.StatusCode.UNAUTHENTICATED
-    async with AdminClient(f"127.0.0.1:{port}", token="admin-token") as admin:
+    async with AdminClient(f"127.0.0.1:{port}", token=tokens["admin"]) as admin:
         await admin.drain()
     assert await ending is True
 

@@ -268,7 +268,8 @@ async def test_a_taken_port_is_told_under_its_flag_and_costs_no_engine(tmp_path:
 
 async def test_an_address_that_is_no_address_of_this_machine_is_told() -> None:
     for host, why in (("no.such.host.invalid", ".+"), ("192.0.2.1", "Cannot assign requested address")):
-        asked = replace(OPTIONS, telemetry=replace(STATUS, status_host=host, status_port=7))
+        security = replace(OPTIONS.security, allow_insecure=True)
+        asked = replace(OPTIONS, telemetry=replace(STATUS, status_host=host, status_port=7), security=security)
         with pytest.raises(CannotListen, match=rf"cannot listen on {host}:7 \({why}\)"):
             async with overseen(asked):
                 raise AssertionError("it listens")
