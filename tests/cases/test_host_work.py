@@ -6,6 +6,7 @@ read or copied.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -59,11 +60,13 @@ def lines_of(work: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what other tests left behind may run code of its own when it goes
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
