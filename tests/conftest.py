@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 import pytest
@@ -18,6 +19,22 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # engines run on the CPU wherever the t
 
 # Kernels are interpreted. Triton reads this when it is imported, which torch may do long before a test of kernels.
 os.environ["TRITON_INTERPRET"] = "1"
+
+
+class _Stack(ctypes.Structure):
+    """`stack_t` of Linux."""
+
+    _fields_ = (("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t))
+
+
+_DISABLE = 2
+
+
+@pytest.fixture(autouse=True)
+def own_signal_stack() -> None:
+    """Handlers run on the stack of their thread. Of all that tests load into one process, something leaves another
+    stack for signals behind that it has freed, and the next signal that a test sends itself would crash."""
+    ctypes.CDLL(None).sigaltstack(ctypes.byref(_Stack(None, _DISABLE, 0)), None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
