@@ -27,3 +27,7 @@ def test_much_damage_in_bounded_memory(kind: str) -> None:
     command = [sys.executable, "-m", "tests.fuzz.folders", kind, "1000", "1000000", str(SECONDS)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+
+
+def test_a_panic_of_native_code_is_refused_as_other_damage_is(tmp_path: Path) -> None:
+    assert rounds(KINDS["tokenizers"](tmp_path), 3853, 1) == 1, "the seed of a panic: it is no `Exception`"

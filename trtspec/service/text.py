@@ -73,7 +73,9 @@ class Tokenizer:
         try:
             check_ids(engine / TOKENIZER / TOKENIZER_FILE)
             return cls(PreTrainedTokenizerFast.from_pretrained(engine / TOKENIZER, local_files_only=True))
-        except Exception as error:  # whatever the libraries trip over; tokenizers raises nothing more specific
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # whatever the libraries trip over; a panic of tokenizers is no `Exception`
             raise EngineFolderError(f"{engine / TOKENIZER} cannot be read ({error}); build the engine again") from error
 
     def files(self) -> Mapping[str, bytes]:
