@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "scripts" / "docs" / "operate.md"
 PORT = re.compile(r"\b(50\d{3}|909\d)\b")
 SAID = {
-    "generate --compare": r"speed-up \d",
+    "--compare": r"speed-up \d",
     "grep trtspec_spec_decode_requests_total": r'trtspec_spec_decode_requests_total{.*mode="spec".*} [1-9]',
     "grep _tokens_per_pos_total": r'trtspec_spec_decode_num_drafted_tokens_per_pos_total{.*position="0".*} [1-9]',
     "grep -E": r"inter_token_latency_seconds_count{[^}]*} [1-9](?s:.*)trtspec_num_requests_waiting{[^}]*} 0",
@@ -38,9 +38,8 @@ def commands() -> list[str]:
     """All commands of the guide, in their order, each with ports that are free here."""
     blocks = re.findall(r"```console\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line]
-    ports = {
-        port: str(free) for port, free in zip(sorted(set(PORT.findall("\n".join(lines)))), free_ports(), strict=False)
-    }
+    named = sorted(set(PORT.findall("\n".join(lines))))
+    ports = dict(zip(named, map(str, free_ports(len(named))), strict=True))
     return [PORT.sub(lambda found: ports[found[0]], line) for line in lines]
 
 
