@@ -110,6 +110,16 @@ def test_what_was_queued_while_speculation_was_off_drafts_if_it_starts_after_tha
     assert any(item.drafted for item in results["second"].passes)
 
 
+def test_what_found_no_room_while_speculation_was_off_drafts_if_it_starts_after_that() -> None:
+    engine, _ = scripted_engine(LAW, right_drafter(LAW), blocks=8)
+    prompt = (*PROMPT[::-1] * 4, 7, 7, 7, 7)
+    long = Request("long", prompt, max_tokens=4, max_draft_tokens=4)
+    results = turned(engine, [ask("first", max_tokens=8), long], {0: OFF, 3: NO_LIMIT})
+    assert not any(item.drafted for item in results["first"].passes)
+    assert any(item.drafted for item in results["long"].passes)
+    assert results["long"].ids == greedy(LAW, prompt, 4)
+
+
 def test_all_outputs_of_a_request_are_plain_where_the_first_one_began_plain() -> None:
     engine, _ = scripted_engine(LAW, right_drafter(LAW))
     result = turned(engine, [ask(n=2)], {0: OFF, 1: NO_LIMIT})["a"]  # the second one waits for the first one's prompt

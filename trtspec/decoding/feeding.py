@@ -58,9 +58,9 @@ class Feeding:
             if sequence is None or (before is not None and sequence.order > before):
                 break
             live = self._roster.live[sequence.request.request_id]
-            if self._limit.off and not live.started:
+            if not live.started:
                 # Plain from the start, it costs a drafter nothing: none of them has to keep up with it.
-                self._roster.make_plain(live)
+                self._roster.draft_to(live, 0 if self._limit.off else live.asked_depth)
             names = () if sequence.scores_prompt else (sequence.names, *sequence.readable)
             found = self._kv_cache.open(sequence.sequence_id, sequence.tokens, names)
             if found is None:

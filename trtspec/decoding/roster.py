@@ -74,9 +74,11 @@ class Roster:
         """Requests whose deadline has come; each is told once."""
         return self._deadlines.take_up_to((now,))
 
-    def make_plain(self, live: LiveRequest) -> None:
-        """A request that has not started decodes without drafts to its end, as if it had never asked for any."""
-        live.request = replace(live.request, max_draft_tokens=0)
+    def draft_to(self, live: LiveRequest, depth: int) -> None:
+        """A request that has not started drafts so deep, as if it had never asked for another depth."""
+        if live.request.max_draft_tokens == depth:
+            return
+        live.request = replace(live.request, max_draft_tokens=depth)
         for sequence in live.sequences.values():
             sequence.request = live.request
             sequence.names, sequence.readable = self._names(live.request)
